@@ -1,0 +1,88 @@
+//! What the relay machine and the PostgreSQL side say to each other.
+
+use pgoutput::Lsn;
+
+use crate::Source;
+
+/// The beginning of a replication session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionStart {
+    /// Server, timeline, database and slot of this session.
+    pub source: Source,
+    /// The forks that led to the server's timeline, oldest first (TIMELINE_HISTORY).
+    pub forks: Vec<Fork>,
+    /// The slot's confirmed_flush_lsn before the session began.
+    pub confirmed_flush: Lsn,
+}
+
+/// The end of one timeline in a server's history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fork {
+    /// The timeline that ended.
+    pub timeline: u32,
+    /// Where it was left: what that timeline holds beyond belongs to another history.
+    pub switch_lsn: Lsn,
+}
+
+/// A standby status update to send (PostgreSQL manual, "Streaming Replication Protocol").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusUpdate {
+    /// Everything before this may be forgotten by the slot.
+    pub confirmed: Lsn,
+    /// Asks the server to answer at once with a keepalive, as proof of life.
+    pub reply_requested: bool,
+}
+
+/// Why a replication session ended or could not begin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: {detail}")]
+pub struct SourceFault {
+    /// The sort of trouble; it decides what happens next.
+    pub kind: SourceFaultKind,
+    /// What exactly, where, and how to cure it.
+    pub detail: String,
+}
+
+/// The sorts of trouble with PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SourceFaultKind {
+    /// No connection, or it broke: refused, reset, timed out, TLS broken off.
+    #[error("PostgreSQL cannot be reached")]
+    Unreachable,
+    /// The server starts, stops or recovers (57P01, 57P02, 57P03).
+    #[error("PostgreSQL is starting or stopping")]
+    Restarting,
+    /// Connection slots are used up (53300).
+    #[error("PostgreSQL has no free connection")]
+    TooManyConnections,
+    /// The slot is active for another process (55006).
+    #[error("the slot is held by another process")]
+    SlotHeld,
+    /// The slot does not exist (42704).
+    #[error("the slot does not exist")]
+    SlotMissing,
+    /// The slot exists but its WAL is gone or it was invalidated (55000).
+    #[error("the slot is lost")]
+    SlotLost,
+    /// The publication does not exist, now or at the slot's position (42704).
+    #[error("the publication does not exist")]
+    PublicationMissing,
+    /// The publication does not give us the outbox rows.
+    #[error("the publication is unfit")]
+    PublicationUnfit,
+    /// An outbox table is missing, or no longer what it was.
+    #[error("the outbox table changed")]
+    TableChanged,
+    /// Credentials refused (28xxx).
+    #[error("PostgreSQL refused the credentials")]
+    Authentication,
+    /// The role lacks a right (42501).
+    #[error("a right is missing in PostgreSQL")]
+    Permission,
+    /// The server or database cannot do this: database missing, wal_level, version, pooler.
+    #[error("PostgreSQL is not set up for this")]
+    Unfit,
+    /// What came over the wire does not make sense.
+    #[error("the replication stream cannot be read")]
+    Protocol,
+}
