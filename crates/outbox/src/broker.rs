@@ -249,6 +249,9 @@ pub enum BrokerFaultKind {
     /// The server refused our credentials.
     #[error("NATS refused the credentials")]
     Authentication,
+    /// The server accepts us, but denies a subject that is needed (JetStream API, ack inbox).
+    #[error("NATS denies a permission")]
+    PermissionDenied,
     /// TLS could not be agreed on (certificate, authority, handshake-first).
     #[error("no TLS session with NATS")]
     Tls,
