@@ -59,12 +59,18 @@ impl FromStr for Lsn {
         let half = |digits: &str| {
             let plain = (1..=8).contains(&digits.len())
                 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if plain { u32::from_str_radix(digits, 16).ok() } else { None }
+            if plain {
+                u32::from_str_radix(digits, 16).ok()
+            } else {
+                None
+            }
         };
         text.split_once('/')
             .and_then(|(high, low)| Some((half(high)?, half(low)?)))
             .map(|(high, low)| Self(u64::from(high) << 32 | u64::from(low)))
-            .ok_or_else(|| ParseLsnError { text: text.chars().take(64).collect() })
+            .ok_or_else(|| ParseLsnError {
+                text: text.chars().take(64).collect(),
+            })
     }
 }
 
@@ -74,9 +80,12 @@ mod tests {
 
     #[test]
     fn text_and_number_agree() {
-        for (text, bytes) in
-            [("0/0", 0), ("0/16B3748", 0x16B_3748), ("16/B374D848", 0x16_B374_D848), ("FFFFFFFF/FFFFFFFF", u64::MAX)]
-        {
+        for (text, bytes) in [
+            ("0/0", 0),
+            ("0/16B3748", 0x16B_3748),
+            ("16/B374D848", 0x16_B374_D848),
+            ("FFFFFFFF/FFFFFFFF", u64::MAX),
+        ] {
             let lsn: Lsn = text.parse().unwrap();
             assert_eq!(lsn, Lsn::new(bytes));
             assert_eq!(lsn.to_string(), text);
@@ -85,7 +94,19 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "/", "0", "0/", "/0", "0/0/0", "0/G", "-1/0", "+1/0", "0/123456789", " 0/0"] {
+        for text in [
+            "",
+            "/",
+            "0",
+            "0/",
+            "/0",
+            "0/0/0",
+            "0/G",
+            "-1/0",
+            "+1/0",
+            "0/123456789",
+            " 0/0",
+        ] {
             assert!(text.parse::<Lsn>().is_err(), "{text:?}");
         }
     }
