@@ -53,9 +53,9 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Wraps a block of rendered lines.
+    /// Wraps a block of rendered lines; whoever calls it keeps the rule above.
     #[must_use]
-    pub(crate) const fn from_block(block: Bytes) -> Self {
+    pub const fn from_block(block: Bytes) -> Self {
         Self { block }
     }
 
