@@ -1,0 +1,276 @@
+//! Questions to JetStream's API, and why they get no answer.
+//!
+//! Answers are read by own small types instead of async-nats's: a field or a value that a newer
+//! server adds must not make a stream unusable.
+
+use std::time::Duration;
+
+use async_nats::client::Request;
+use async_nats::{RequestError, RequestErrorKind};
+use outbox::{BrokerFault, BrokerFaultKind, EpochEnd};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::config::StreamConfig;
+use crate::connect::{Link, fault, shortened};
+use crate::stored::{Stored, decode_base64};
+
+/// For one answer. A leader answers in milliseconds; an election takes some seconds.
+pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Error codes of JetStream that decide something (errors.json of nats-server).
+mod code {
+    /// JSNoMessageFoundErr.
+    pub(super) const NO_MESSAGE: u32 = 10_037;
+    /// JSNotEnabledForAccountErr.
+    pub(super) const OFF_FOR_ACCOUNT: u32 = 10_039;
+    /// JSStreamNotFoundErr.
+    pub(super) const NO_STREAM: u32 = 10_059;
+    /// JSNotEnabledErr.
+    pub(super) const OFF: u32 = 10_076;
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiFault {
+    /// JetStream answered with an error.
+    #[error("{description} (JetStream error {err_code})")]
+    Api { err_code: u32, description: String },
+    /// Nobody listens on the API's subject.
+    #[error("nobody answers for JetStream")]
+    NoResponders,
+    /// No answer in time.
+    #[error("no answer within {} s", API_TIMEOUT.as_secs())]
+    TimedOut,
+    /// The connection came into trouble meanwhile.
+    #[error("{}", words_of(.0))]
+    Trouble(EpochEnd),
+    /// The answer could not be read.
+    #[error("the answer cannot be read: {0}")]
+    Unreadable(String),
+    /// The client could not send the question.
+    #[error("the question could not be sent: {0}")]
+    Client(#[source] RequestError),
+}
+
+impl ApiFault {
+    pub(crate) fn is_stream_missing(&self) -> bool {
+        matches!(self, Self::Api { err_code, .. } if *err_code == code::NO_STREAM)
+    }
+
+    /// What this means for the use of a stream. `asked` is the API subject without its prefix.
+    pub(crate) fn into_broker_fault(self, stream: &str, asked: &str) -> BrokerFault {
+        let (kind, detail) = match self {
+            Self::Api { err_code, .. } if err_code == code::NO_STREAM => (
+                BrokerFaultKind::StreamMissing,
+                format!("{stream}; `setup` makes it, or create it by hand"),
+            ),
+            Self::Api { err_code, .. }
+                if [code::OFF, code::OFF_FOR_ACCOUNT].contains(&err_code) =>
+            {
+                let cure = "enable it for the account that we log in to (`jetstream: enabled` in \
+                            the account of the server's configuration)";
+                let error = format!("JetStream error {err_code}");
+                (BrokerFaultKind::NoJetStream, format!("{error}; {cure}"))
+            }
+            Self::NoResponders => (
+                BrokerFaultKind::NoJetStream,
+                "nobody answers for it; start nats-server with `-js` or a `jetstream {}` block, \
+                 and log in to an account that has it"
+                    .to_owned(),
+            ),
+            Self::Trouble(EpochEnd::PermissionDenied { detail }) => (
+                BrokerFaultKind::PermissionDenied,
+                format!(
+                    "{detail}; allow our user to publish to $JS.API.{asked} and to subscribe to \
+                     its inbox (_INBOX.> or nats.inbox_prefix)"
+                ),
+            ),
+            Self::Trouble(end) => (BrokerFaultKind::Unreachable, words_of(&end)),
+            other @ Self::Client(_) => (BrokerFaultKind::Unreachable, other.to_string()),
+            other => (
+                BrokerFaultKind::StreamUnavailable,
+                format!("{stream}: $JS.API.{asked}: {other}; its leader may be missing"),
+            ),
+        };
+        fault(kind, detail)
+    }
+}
+
+/// The end of an epoch in words.
+pub(crate) fn words_of(end: &EpochEnd) -> String {
+    match end {
+        EpochEnd::Disconnected { detail }
+        | EpochEnd::PermissionDenied { detail }
+        | EpochEnd::Server { detail } => detail.clone(),
+        EpochEnd::MaxPayloadViolation => "Maximum Payload Violation".to_owned(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    #[serde(default)]
+    error: Option<ErrorWire>,
+}
+
+#[derive(Deserialize)]
+struct ErrorWire {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+/// Asks one question under `$JS.API.` and reads the answer.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    link: &Link,
+    verb: &str,
+    body: &Value,
+) -> Result<T, ApiFault> {
+    let payload = if body.is_null() {
+        Vec::new()
+    } else {
+        serde_json::to_vec(body).map_err(|error| ApiFault::Unreadable(error.to_string()))?
+    };
+    let request = Request::new()
+        .payload(payload.into())
+        .timeout(Some(API_TIMEOUT));
+    let mut trouble = link.watch();
+    let answer = tokio::select! {
+        biased;
+        end = trouble.next() => return Err(ApiFault::Trouble(end)),
+        answer = link.client.send_request(format!("$JS.API.{verb}"), request) => answer,
+    };
+    let message = answer.map_err(|error| match error.kind() {
+        RequestErrorKind::NoResponders => ApiFault::NoResponders,
+        RequestErrorKind::TimedOut => ApiFault::TimedOut,
+        _ => ApiFault::Client(error),
+    })?;
+    let unreadable = |error: serde_json::Error| ApiFault::Unreadable(error.to_string());
+    let envelope: Envelope = serde_json::from_slice(&message.payload).map_err(unreadable)?;
+    if let Some(error) = envelope.error {
+        // Servers before 2.4 gave no err_code; 404 and 503 are still telling.
+        return Err(ApiFault::Api {
+            err_code: error.err_code,
+            description: format!("{} {}", error.code, shortened(&error.description)),
+        });
+    }
+    serde_json::from_slice(&message.payload).map_err(unreadable)
+}
+
+/// STREAM.INFO, as far as we read it.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamInfo {
+    /// As the server wrote it, for updates that keep what we do not know.
+    pub(crate) raw_config: Value,
+    pub(crate) config: StreamConfig,
+    pub(crate) created_unix_nanos: i128,
+    pub(crate) state: StateWire,
+    pub(crate) cluster: Option<ClusterWire>,
+}
+
+#[derive(Deserialize)]
+struct InfoWire {
+    config: Value,
+    created: String,
+    state: StateWire,
+    #[serde(default)]
+    cluster: Option<ClusterWire>,
+}
+
+/// `state` of STREAM.INFO.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct StateWire {
+    #[serde(default)]
+    pub(crate) messages: u64,
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    #[serde(default)]
+    pub(crate) first_seq: u64,
+    #[serde(default)]
+    pub(crate) last_seq: u64,
+    #[serde(default)]
+    pub(crate) last_ts: String,
+}
+
+/// `cluster` of STREAM.INFO; absent on a server without a cluster.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ClusterWire {
+    #[serde(default)]
+    pub(crate) leader: Option<String>,
+}
+
+/// The stream as its leader sees it.
+pub(crate) async fn stream_info(link: &Link, stream: &str) -> Result<StreamInfo, ApiFault> {
+    let wire: InfoWire = ask(link, &format!("STREAM.INFO.{stream}"), &Value::Null).await?;
+    read_info(wire)
+}
+
+/// STREAM.CREATE or STREAM.UPDATE with a whole configuration.
+pub(crate) async fn write_stream(
+    link: &Link,
+    verb: &str,
+    stream: &str,
+    config: &Value,
+) -> Result<StreamInfo, ApiFault> {
+    let wire: InfoWire = ask(link, &format!("STREAM.{verb}.{stream}"), config).await?;
+    read_info(wire)
+}
+
+fn read_info(wire: InfoWire) -> Result<StreamInfo, ApiFault> {
+    let created = OffsetDateTime::parse(&wire.created, &Rfc3339)
+        .map_err(|error| ApiFault::Unreadable(format!("created: {error}")))?;
+    let config = StreamConfig::deserialize(&wire.config)
+        .map_err(|error| ApiFault::Unreadable(error.to_string()))?;
+    Ok(StreamInfo {
+        raw_config: wire.config,
+        config,
+        created_unix_nanos: created.unix_timestamp_nanos(),
+        state: wire.state,
+        cluster: wire.cluster,
+    })
+}
+
+#[derive(Deserialize)]
+struct MessageAnswer {
+    message: MessageWire,
+}
+
+#[derive(Deserialize)]
+struct MessageWire {
+    seq: u64,
+    #[serde(default)]
+    hdrs: String,
+    #[serde(default)]
+    time: String,
+}
+
+/// The message at a sequence (STREAM.MSG.GET, answered by the leader); `None` if it is gone.
+pub(crate) async fn message_at(
+    link: &Link,
+    stream: &str,
+    sequence: u64,
+) -> Result<Option<Stored>, ApiFault> {
+    let verb = format!("STREAM.MSG.GET.{stream}");
+    let answer: MessageAnswer = match ask(link, &verb, &json!({ "seq": sequence })).await {
+        Ok(answer) => answer,
+        Err(ApiFault::Api { err_code, .. }) if err_code == code::NO_MESSAGE => return Ok(None),
+        Err(fault) => return Err(fault),
+    };
+    if answer.message.seq != sequence {
+        let seq = answer.message.seq;
+        return Err(ApiFault::Unreadable(format!("it is about sequence {seq}")));
+    }
+    let headers = decode_base64(&answer.message.hdrs)
+        .ok_or_else(|| ApiFault::Unreadable("headers are not base64".to_owned()))?;
+    Ok(Some(Stored {
+        sequence: answer.message.seq,
+        time: answer.message.time,
+        headers,
+    }))
+}
