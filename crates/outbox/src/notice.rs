@@ -1,0 +1,287 @@
+//! What happened, for logs and people.
+
+use std::time::Duration;
+
+use crate::Position;
+use crate::broker::{BrokerFault, EpochEnd, Writers};
+use crate::render::PoisonReason;
+use crate::source::SourceFault;
+use crate::verdict::{RetryReason, StopKind};
+
+/// How loud a [`Notice`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Of interest to who looks for a cause.
+    Debug,
+    /// Part of the normal course.
+    Info,
+    /// Something is not as it should be, and heals by itself or can wait.
+    Warn,
+    /// Somebody has to look.
+    Error,
+}
+
+/// One thing that happened. Its `Display` is a sentence for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    /// A replication session began.
+    #[error("streaming from slot {slot} ({source_name})")]
+    SessionStarted {
+        /// The slot's name.
+        slot: String,
+        /// The session's [`Source`](crate::Source).
+        source_name: String,
+    },
+    /// The replication session ended or could not begin; another will be tried.
+    #[error("{fault}; next attempt in {}", seconds(*.retry_in))]
+    SessionEnded {
+        /// What happened.
+        fault: SourceFault,
+        /// When the next attempt is made.
+        retry_in: Duration,
+    },
+    /// An epoch began: rows can be published.
+    #[error("publishing ({} stream, last sequence {last_sequence})", writers_name(*.writers))]
+    EpochStarted {
+        /// Who writes the stream.
+        writers: Writers,
+        /// The stream's last sequence.
+        last_sequence: u64,
+    },
+    /// No epoch could begin; another will be tried.
+    #[error("{fault}; next attempt in {}", seconds(*.retry_in))]
+    EpochRefused {
+        /// What happened.
+        fault: BrokerFault,
+        /// When the next attempt is made.
+        retry_in: Duration,
+    },
+    /// The epoch ended; un-acked rows will be sent again in the next one.
+    #[error("publishing interrupted: {reason}; next attempt in {}", seconds(*.retry_in))]
+    EpochEnded {
+        /// What happened.
+        reason: EpochReason,
+        /// When the next attempt is made.
+        retry_in: Duration,
+    },
+    /// Rows up to a position are stored already, so they are not sent again.
+    #[error("resuming after {position} (sequence {sequence})")]
+    Resuming {
+        /// The position of the stream's last message.
+        position: Position,
+        /// Its sequence.
+        sequence: u64,
+    },
+    /// The row at the resume position arrived with the id that is stored there.
+    #[error("{skipped} rows were stored already; the resume position {position} is proved")]
+    Resumed {
+        /// The resume position.
+        position: Position,
+        /// Rows that were not sent again.
+        skipped: u64,
+    },
+    /// The replay passed the resume position without meeting its row.
+    #[error(
+        "the stream's last message names position {position}, but this server's log has no such \
+         row (a restored or cloned server, or changed dedup ids): starting again from the slot \
+         alone, rows may be stored twice"
+    )]
+    ResumeVoid {
+        /// The position that the stream names.
+        position: Position,
+    },
+    /// The stream's last message tells no resume point.
+    #[error("no resume point in the stream ({detail}): slot and duplicate window decide")]
+    NoResumePoint {
+        /// Why not.
+        detail: &'static str,
+    },
+    /// The stream holds messages of a timeline that this server has left.
+    #[error(
+        "the stream holds messages of timeline {timeline} up to {position}, beyond the promotion \
+         at {switch_lsn}: this server never had those rows"
+    )]
+    Orphans {
+        /// The timeline that was left.
+        timeline: u32,
+        /// The newest position stored of it.
+        position: Position,
+        /// Where this server's history left that timeline.
+        switch_lsn: pgoutput::Lsn,
+    },
+    /// The broker lost messages that it had acked.
+    #[error(
+        "the stream lost messages that were acked ({detail}): replaying what the slot still \
+         holds; compare table and stream for the rest"
+    )]
+    BrokerLost {
+        /// How it shows.
+        detail: String,
+    },
+    /// A table was bound to its outbox.
+    #[error("table {table} is an outbox; subject {subject}")]
+    TableBound {
+        /// `schema.table`.
+        table: String,
+        /// The subject with columns in braces.
+        subject: String,
+    },
+    /// Integer ids may collide with other messages of a shared stream.
+    #[error(
+        "ids of {table} are integers, unique only in that table; in a shared stream name the \
+         table in dedup_id, for example \"{{table}}:{{id}}\""
+    )]
+    IdsOnlyUniqueInTable {
+        /// `schema.table`.
+        table: String,
+    },
+    /// A row can never be stored and goes to the dead letters.
+    #[error("row {row_id} of {table} at {position} cannot be published: {reason}")]
+    Poison {
+        /// `schema.table`.
+        table: String,
+        /// The row's dedup id, shortened.
+        row_id: String,
+        /// Its position.
+        position: Position,
+        /// Why.
+        reason: PoisonReason,
+    },
+    /// A dead letter could not be written; it will be tried again.
+    #[error("the dead letter of the row at {position} cannot be written: {detail}")]
+    ParkFailed {
+        /// The row's position.
+        position: Position,
+        /// What PostgreSQL said.
+        detail: String,
+    },
+    /// Answers came that belong to no row in flight.
+    #[error("{count} answers belonged to no row in flight")]
+    StrayAnswers {
+        /// How many.
+        count: u64,
+    },
+    /// The relay stops for good.
+    #[error("{detail}")]
+    Stopping {
+        /// What it means.
+        kind: StopKind,
+        /// What happened.
+        detail: String,
+    },
+}
+
+impl Notice {
+    /// How loud it is.
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        match self {
+            Self::SessionStarted { .. }
+            | Self::EpochStarted { .. }
+            | Self::Resuming { .. }
+            | Self::Resumed { .. }
+            | Self::TableBound { .. } => Level::Info,
+            Self::EpochEnded { reason, .. } => reason.level(),
+            Self::SessionEnded { .. }
+            | Self::EpochRefused { .. }
+            | Self::NoResumePoint { .. }
+            | Self::IdsOnlyUniqueInTable { .. }
+            | Self::StrayAnswers { .. } => Level::Warn,
+            Self::ResumeVoid { .. }
+            | Self::Orphans { .. }
+            | Self::BrokerLost { .. }
+            | Self::Poison { .. }
+            | Self::ParkFailed { .. } => Level::Error,
+            Self::Stopping { kind, .. } => match kind {
+                StopKind::Drained | StopKind::CaughtUp => Level::Info,
+                _ => Level::Error,
+            },
+        }
+    }
+}
+
+/// Why an epoch ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EpochReason {
+    /// The connection or the server ended it.
+    #[error("{}", epoch_end_text(.0))]
+    Ended(EpochEnd),
+    /// A row was refused for now.
+    #[error("{0}")]
+    Refused(RetryReason),
+    /// No stream, or the wrong one, takes the subject.
+    #[error("subject {subject}: {detail}")]
+    Unroutable {
+        /// The row's subject.
+        subject: String,
+        /// What is known.
+        detail: String,
+    },
+    /// A row can never be stored; those behind it were refused with it.
+    #[error("a row cannot be stored and was taken out of the sequence")]
+    Poison,
+    /// No answer within the ack timeout.
+    #[error("no PubAck within {}", seconds(*.0))]
+    Stalled(Duration),
+    /// A PubAck named another sequence than the one that the chain leads to.
+    #[error("a PubAck named sequence {acked} where {expected} was due")]
+    UnexpectedSequence {
+        /// The sequence that the chain leads to.
+        expected: u64,
+        /// The one in the PubAck.
+        acked: u64,
+    },
+    /// A row turned out to be stored already.
+    #[error("a row was stored already")]
+    DuplicateProved,
+    /// JetStream calls a row a duplicate of a message that is gone.
+    #[error(
+        "JetStream calls a row a duplicate of sequence {sequence}, where nothing stands any more; \
+         waiting for the duplicate window to pass"
+    )]
+    DuplicateGone {
+        /// The sequence.
+        sequence: u64,
+    },
+    /// What a duplicate stands for could not be read.
+    #[error("a duplicate could not be read back: {detail}")]
+    DuplicateUnread {
+        /// What went wrong.
+        detail: String,
+    },
+    /// The replication session ended.
+    #[error("the replication session ended")]
+    SessionEnded,
+    /// The stream lost messages.
+    #[error("the stream is not what it was")]
+    StreamChanged,
+}
+
+impl EpochReason {
+    const fn level(&self) -> Level {
+        match self {
+            Self::DuplicateProved | Self::Poison | Self::SessionEnded => Level::Debug,
+            _ => Level::Warn,
+        }
+    }
+}
+
+fn epoch_end_text(end: &EpochEnd) -> String {
+    match end {
+        EpochEnd::Disconnected { detail } => format!("NATS disconnected ({detail})"),
+        EpochEnd::PermissionDenied { detail } => format!("NATS permission denied ({detail})"),
+        EpochEnd::MaxPayloadViolation => "the account's max_payload was exceeded".to_owned(),
+        EpochEnd::Server { detail } => format!("NATS reported an error ({detail})"),
+    }
+}
+
+const fn writers_name(writers: Writers) -> &'static str {
+    match writers {
+        Writers::Exclusive => "exclusive",
+        Writers::Shared => "shared",
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

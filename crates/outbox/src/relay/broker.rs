@@ -1,0 +1,450 @@
+//! The epoch: its beginning, its answers and its end.
+
+use std::time::{Duration, Instant};
+
+use crate::Position;
+use crate::broker::{
+    BrokerFault, EpochEnd, EpochStart, PubAck, ReadBack, Refusal, StoredRow, Token, Writers,
+};
+use crate::notice::{EpochReason, Notice};
+use crate::render::PoisonReason;
+use crate::verdict::{self, RetryReason, RowVerdict, Verdict};
+
+use super::order::SendOrder;
+use super::window::RowState;
+use super::{Action, OnUnroutable, Relay};
+
+/// Epochs without a stored row after which the head row is sent alone and judged alone. A row that
+/// closes the connection looks like an outage; alone in flight it is known by what it does.
+const FRUITLESS_EPOCHS_UNTIL_CAREFUL: u32 = 2;
+
+/// Epochs without a stored row after which a subject that nobody answers counts as unroutable.
+/// A leader election takes about this long.
+const FRUITLESS_EPOCHS_UNTIL_UNROUTABLE: u32 = 4;
+
+/// The connection to JetStream.
+#[derive(Debug)]
+pub(super) enum Broker {
+    Down { until: Instant },
+    Opening { epoch: u64 },
+    Up(Box<Epoch>),
+}
+
+/// An epoch that publishes.
+#[derive(Debug)]
+pub(super) struct Epoch {
+    pub(super) number: u64,
+    pub(super) start: EpochStart,
+    pub(super) order: SendOrder,
+    /// One row at a time until one is newly stored.
+    pub(super) careful: bool,
+    /// Rows sent and not answered, judged ones included.
+    pub(super) in_flight: usize,
+    /// Rows that are being read back, and until when an answer is awaited.
+    pub(super) judging: usize,
+    pub(super) judged_until: Instant,
+    stored_any: bool,
+}
+
+/// What this process saw of the stream.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    created_unix_nanos: Option<i128>,
+    last_sequence: u64,
+    /// Newest position stored in this session.
+    pub(super) newest_stored: Option<Position>,
+}
+
+impl Broker {
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self, Self::Up(_))
+    }
+
+    pub(super) fn start(&self) -> Option<&EpochStart> {
+        match self {
+            Self::Up(epoch) => Some(&epoch.start),
+            _ => None,
+        }
+    }
+
+    pub(super) fn epoch_mut(&mut self) -> Option<&mut Epoch> {
+        match self {
+            Self::Up(epoch) => Some(epoch),
+            _ => None,
+        }
+    }
+}
+
+impl Relay {
+    pub(super) fn current_epoch(&self) -> Option<u64> {
+        match &self.broker {
+            Broker::Up(epoch) => Some(epoch.number),
+            _ => None,
+        }
+    }
+
+    /// An epoch began.
+    pub fn handle_epoch_started(&mut self, now: Instant, epoch: u64, start: EpochStart) {
+        if !matches!(self.broker, Broker::Opening { epoch: opening } if opening == epoch) {
+            return;
+        }
+        self.broker_proven = true;
+        let lost = self.seen.lost(&start);
+        self.notices.push_back(Notice::EpochStarted {
+            writers: start.writers,
+            last_sequence: start.last_sequence,
+        });
+        self.broker = Broker::Up(Box::new(Epoch {
+            number: epoch,
+            order: SendOrder::new(start.writers, start.last_sequence, &self.window),
+            careful: std::mem::take(&mut self.careful_next),
+            in_flight: 0,
+            judging: 0,
+            judged_until: now,
+            stored_any: false,
+            start,
+        }));
+        if let Some(detail) = lost {
+            self.notices.push_back(Notice::BrokerLost { detail });
+            if self.session.is_up() {
+                self.restart_session(now, EpochReason::StreamChanged);
+                return;
+            }
+        }
+        self.reconcile(now);
+    }
+
+    /// No epoch could begin.
+    pub fn handle_epoch_refused(&mut self, now: Instant, epoch: u64, fault: BrokerFault) {
+        if !matches!(self.broker, Broker::Opening { epoch: opening } if opening == epoch) {
+            return;
+        }
+        match verdict::of_broker(&fault, self.broker_proven) {
+            Verdict::Stop(kind) => {
+                self.broker = Broker::Down { until: now };
+                self.stop(kind, fault.to_string());
+            }
+            verdict => {
+                let wait = match verdict {
+                    Verdict::RetryAfter(wait) => wait,
+                    _ => self.broker_backoff.next(),
+                };
+                self.broker = Broker::Down { until: now + wait };
+                self.notices.push_back(Notice::EpochRefused {
+                    fault,
+                    retry_in: wait,
+                });
+            }
+        }
+        self.check_goal(now);
+    }
+
+    /// The publisher reports the end of an epoch.
+    pub fn handle_epoch_ended(&mut self, now: Instant, epoch: u64, end: EpochEnd) {
+        let Broker::Up(live) = &self.broker else {
+            return;
+        };
+        if live.number != epoch {
+            return;
+        }
+        if end == EpochEnd::MaxPayloadViolation {
+            if live.careful && live.in_flight == 1 {
+                self.poison_in_flight();
+            }
+            self.careful_next = true;
+        }
+        self.end_epoch(now, EpochReason::Ended(end));
+    }
+
+    /// The one row in flight closed the connection by its size.
+    fn poison_in_flight(&mut self) {
+        let in_flight = self
+            .window
+            .iter_mut()
+            .map(|(_, row)| row)
+            .find(|row| matches!(row.state, RowState::Sent { .. }));
+        if let Some(row) = in_flight {
+            let size = row.message.headers.as_block().len() + row.message.payload.len();
+            let (size_bytes, limit_bytes) = (size as u64, 0);
+            row.message.poison = Some(PoisonReason::TooLarge {
+                size_bytes,
+                limit_bytes,
+            });
+        }
+    }
+
+    /// A positive PubAck of the configured stream.
+    pub fn handle_acked(&mut self, now: Instant, epoch: u64, token: Token, ack: PubAck) {
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        if live.number != epoch {
+            return;
+        }
+        let Some(row) = self.window.get_mut(token) else {
+            self.counters.stray_answers += 1;
+            return;
+        };
+        let RowState::Sent { sequence } = row.state else {
+            self.counters.stray_answers += 1;
+            return;
+        };
+        if ack.duplicate {
+            row.state = RowState::Judged {
+                sequence,
+                stored_at: ack.sequence,
+            };
+            live.judging += 1;
+            live.judged_until = now + self.settings.ack_timeout;
+            let sequence = ack.sequence;
+            self.actions.push_back(Action::ReadBack {
+                epoch,
+                token,
+                sequence,
+            });
+            return;
+        }
+        if let Some(expected) = sequence.filter(|expected| *expected != ack.sequence) {
+            let acked = ack.sequence;
+            self.end_epoch(now, EpochReason::UnexpectedSequence { expected, acked });
+            return;
+        }
+        live.in_flight -= 1;
+        live.careful = false;
+        live.stored_any = true;
+        self.fruitless_epochs = 0;
+        self.broker_backoff.reset();
+        self.seen.last_sequence = self.seen.last_sequence.max(ack.sequence);
+        self.counters.published += 1;
+        self.settle(token);
+        self.check_goal(now);
+    }
+
+    /// A negative answer to one publish.
+    pub fn handle_refused(&mut self, now: Instant, epoch: u64, token: Token, refusal: Refusal) {
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        if live.number != epoch {
+            return;
+        }
+        let Some(row) = self.window.get_mut(token) else {
+            self.counters.stray_answers += 1;
+            return;
+        };
+        if !matches!(row.state, RowState::Sent { .. }) {
+            self.counters.stray_answers += 1;
+            return;
+        }
+        row.state = RowState::Waiting;
+        live.in_flight -= 1;
+        self.counters.refused += 1;
+        let exclusive = live.start.writers == Writers::Exclusive;
+        if exclusive && live.judging > 0 {
+            // The chain broke at the row that is being judged; this one was behind it.
+            return;
+        }
+        let poison = match verdict::of_refusal(&refusal) {
+            RowVerdict::Poison(reason) => reason,
+            RowVerdict::Retry(reason) => {
+                self.end_epoch(now, EpochReason::Refused(reason));
+                return;
+            }
+            RowVerdict::Unroutable(detail) => {
+                let sure = !matches!(refusal, Refusal::NoResponders)
+                    || self.fruitless_epochs >= FRUITLESS_EPOCHS_UNTIL_UNROUTABLE;
+                if self.settings.on_unroutable == OnUnroutable::Wait || !sure {
+                    let subject = String::from_utf8_lossy(&row.message.subject).into_owned();
+                    self.end_epoch(now, EpochReason::Unroutable { subject, detail });
+                    return;
+                }
+                PoisonReason::Refused {
+                    err_code: 0,
+                    description: detail,
+                }
+            }
+        };
+        row.message.poison = Some(poison);
+        if exclusive {
+            self.end_epoch(now, EpochReason::Poison);
+        } else {
+            live.order.give_back(token);
+        }
+    }
+
+    /// JetStream called a row a duplicate: stored it is only if this very row stands there.
+    pub(super) fn judge_duplicate(&mut self, now: Instant, token: Token, found: ReadBack) {
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        let Some(row) = self.window.get_mut(token) else {
+            return;
+        };
+        let RowState::Judged {
+            sequence,
+            stored_at,
+        } = row.state
+        else {
+            return;
+        };
+        live.judging -= 1;
+        let exclusive = live.start.writers == Writers::Exclusive;
+        let alone = live.in_flight == 1;
+        let is_this_row = |stored: &StoredRow, session: &crate::Source| {
+            let same_place = stored.position == row.position || stored.origin.is_some();
+            stored.dedup_id.as_bytes() == row.message.dedup_id
+                && same_place
+                && stored.source.same_log(session)
+        };
+        let is_stored = match (&found, self.session.start()) {
+            (ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
+            _ => false,
+        };
+        if is_stored {
+            live.in_flight -= 1;
+            self.counters.duplicates += 1;
+            if alone
+                && let (Some(sequence), SendOrder::Chain { last_sequence, .. }) =
+                    (sequence, &mut live.order)
+            {
+                // Nothing was stored, so the next row still follows the same message.
+                *last_sequence = sequence - 1;
+            }
+            self.settle(token);
+            if exclusive && !alone {
+                self.end_epoch(now, EpochReason::DuplicateProved);
+            }
+            self.check_goal(now);
+            return;
+        }
+        match found {
+            ReadBack::Row(_) | ReadBack::Foreign => {
+                row.message.poison = Some(PoisonReason::IdTaken {
+                    sequence: stored_at,
+                });
+                row.state = RowState::Waiting;
+                live.in_flight -= 1;
+                if exclusive {
+                    self.end_epoch(now, EpochReason::Poison);
+                } else {
+                    live.order.give_back(token);
+                }
+            }
+            ReadBack::Gone => {
+                self.end_epoch(
+                    now,
+                    EpochReason::DuplicateGone {
+                        sequence: stored_at,
+                    },
+                );
+            }
+            ReadBack::Unknown { detail } => {
+                self.end_epoch(now, EpochReason::DuplicateUnread { detail });
+            }
+        }
+    }
+
+    /// A row is stored or parked.
+    pub(super) fn settle(&mut self, token: Token) {
+        let Some(row) = self.window.get(token) else {
+            return;
+        };
+        let (position, key) = (row.position, row.message.key);
+        let Some(transaction) = self.window.settle(token) else {
+            return;
+        };
+        self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
+        if let Some(epoch) = self.broker.epoch_mut() {
+            epoch.order.settled(token, key);
+        }
+        self.ledger.settle_row(transaction);
+    }
+
+    /// Ends the epoch, if there is one; its unanswered rows wait again.
+    pub(super) fn end_epoch(&mut self, now: Instant, reason: EpochReason) {
+        let Broker::Up(live) = &self.broker else {
+            return;
+        };
+        let (number, stored_any) = (live.number, live.stored_any);
+        for (_, row) in self.window.iter_mut() {
+            if matches!(row.state, RowState::Sent { .. } | RowState::Judged { .. }) {
+                row.state = RowState::Waiting;
+            }
+        }
+        self.sent.clear();
+        self.actions.push_back(Action::CloseEpoch { epoch: number });
+        let at_once = match reason {
+            EpochReason::DuplicateProved
+            | EpochReason::Poison
+            | EpochReason::SessionEnded
+            | EpochReason::StreamChanged => true,
+            EpochReason::Refused(RetryReason::ChainBroken) => stored_any,
+            _ => false,
+        };
+        if !stored_any && !at_once {
+            self.fruitless_epochs += 1;
+        }
+        self.careful_next |= self.fruitless_epochs >= FRUITLESS_EPOCHS_UNTIL_CAREFUL
+            || matches!(
+                reason,
+                EpochReason::DuplicateProved | EpochReason::DuplicateGone { .. }
+            );
+        let wait = if at_once {
+            Duration::ZERO
+        } else {
+            self.broker_backoff.next()
+        };
+        self.broker = Broker::Down { until: now + wait };
+        self.counters.epochs_ended += 1;
+        self.notices.push_back(Notice::EpochEnded {
+            reason,
+            retry_in: wait,
+        });
+    }
+
+    /// Opens an epoch that is due, ends one that is stalled.
+    pub(super) fn check_epoch(&mut self, now: Instant) {
+        if self.is_stopped() {
+            return;
+        }
+        match &self.broker {
+            Broker::Down { until } if *until <= now => {
+                self.epochs += 1;
+                self.broker = Broker::Opening { epoch: self.epochs };
+                self.actions
+                    .push_back(Action::OpenEpoch { epoch: self.epochs });
+            }
+            Broker::Up(live) => {
+                let timeout = self.settings.ack_timeout;
+                let unread = live.judging > 0 && live.judged_until <= now;
+                let oldest = self.sent.oldest(&self.window);
+                if oldest.is_some_and(|sent_at| now.duration_since(sent_at) >= timeout) {
+                    self.end_epoch(now, EpochReason::Stalled(timeout));
+                } else if unread {
+                    let detail = "no answer".to_owned();
+                    self.end_epoch(now, EpochReason::DuplicateUnread { detail });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Seen {
+    /// Whether the stream is not what it was; remembers what it is now.
+    fn lost(&mut self, start: &EpochStart) -> Option<String> {
+        let lost = match self.created_unix_nanos {
+            Some(created) if created != start.created_unix_nanos => {
+                Some("it was deleted and made again".to_owned())
+            }
+            _ if start.last_sequence < self.last_sequence => Some(format!(
+                "its last sequence is {}, this process saw {} acked",
+                start.last_sequence, self.last_sequence
+            )),
+            _ => None,
+        };
+        self.created_unix_nanos = Some(start.created_unix_nanos);
+        self.last_sequence = start.last_sequence;
+        lost
+    }
+}

@@ -1,0 +1,253 @@
+//! The relay machine: everything between the log and the stream, as decisions.
+//!
+//! It has no socket, no clock and no thread. What happens outside comes in by `handle_*`, with the
+//! time as an argument; what is to be done goes out by `poll_*`. After any input, poll in this
+//! order until each answers `None`: [`Relay::poll_action`], [`Relay::poll_publish`],
+//! [`Relay::poll_status`], [`Relay::poll_notice`]; then wait for the next input or for
+//! [`Relay::poll_timeout`], and read the replication stream only while [`Relay::wants_wal`].
+//!
+//! Two connections come and go under it. A **session** is one run of START_REPLICATION, an
+//! **epoch** is one run of publishes. Rows live in the window from their arrival until they are
+//! settled; an epoch that ends puts its un-acked rows back to waiting, a session that ends forgets
+//! them all, as PostgreSQL sends them again.
+
+mod broker;
+mod input;
+mod order;
+mod output;
+mod resume;
+mod settings;
+mod snapshot;
+mod source;
+mod window;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use self::broker::{Broker, Seen};
+use self::output::Confirmations;
+use self::resume::Resume;
+use self::source::Session;
+use self::window::{SentLog, Window};
+use crate::backoff::Backoff;
+use crate::broker::{ReadBack, Token};
+use crate::ledger::Ledger;
+use crate::notice::Notice;
+use crate::render::PoisonReason;
+use crate::verdict::StopKind;
+use crate::{Headers, Position};
+
+pub use settings::{OnPoison, OnUnroutable, RelaySettings};
+pub use snapshot::{Counters, HeadRow, RelaySnapshot};
+
+/// Something that the shell must do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Open a replication session; answer with `handle_session_started` or `handle_session_ended`.
+    OpenSession,
+    /// Close the replication session; no answer.
+    CloseSession,
+    /// Open an epoch; answer with `handle_epoch_started` or `handle_epoch_refused`.
+    OpenEpoch {
+        /// Its number, which comes back with everything that belongs to it.
+        epoch: u64,
+    },
+    /// Close the epoch's connection; no answer.
+    CloseEpoch {
+        /// Its number.
+        epoch: u64,
+    },
+    /// Read what stands at a sequence; answer with `handle_read_back`.
+    ReadBack {
+        /// The epoch that asks.
+        epoch: u64,
+        /// The row in question.
+        token: Token,
+        /// The sequence that the PubAck named.
+        sequence: u64,
+    },
+    /// Commit a dead letter; answer with `handle_parked` or `handle_park_failed`.
+    Park(Box<DeadLetter>),
+    /// End the process.
+    Stop {
+        /// What it means.
+        kind: StopKind,
+        /// What happened, for people.
+        detail: String,
+    },
+}
+
+/// A row on its way into the dead-letter table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Comes back with the answer.
+    pub token: Token,
+    /// `SYSTEM_IDENTIFIER/TIMELINE/DATABASE/SLOT`.
+    pub source: String,
+    /// Where the row stands in the log.
+    pub position: Position,
+    /// `schema.table`.
+    pub table: String,
+    /// The dedup id, empty where the row has no id.
+    pub dedup_id: String,
+    /// The subject as far as it could be rendered.
+    pub subject: String,
+    /// The headers as far as they could be rendered.
+    pub headers: Headers,
+    /// The payload.
+    pub payload: bytes::Bytes,
+    /// Why it is here.
+    pub reason: PoisonReason,
+}
+
+/// What ends the machine's work, once nothing is left to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// Stream for ever.
+    Stream,
+    /// Answer what is in flight, then stop.
+    Drain { kind: StopKind, until: Instant },
+    /// Nothing more.
+    Stopped,
+}
+
+/// The relay machine. See the [module's page](self).
+#[derive(Debug)]
+pub struct Relay {
+    settings: RelaySettings,
+    session: Session,
+    session_backoff: Backoff,
+    /// A session has worked in this process.
+    session_proven: bool,
+    broker: Broker,
+    broker_backoff: Backoff,
+    /// An epoch has worked in this process.
+    broker_proven: bool,
+    epochs: u64,
+    /// Epochs in a row that ended without a row being stored.
+    fruitless_epochs: u32,
+    /// The next epoch sends one row at a time until one is newly stored.
+    careful_next: bool,
+    seen: Seen,
+    resume: Resume,
+    /// Sequence of a stream tail that was proved not to be a resume point.
+    void_tail: Option<u64>,
+    ledger: Ledger,
+    window: Window,
+    sent: SentLog,
+    confirmations: Confirmations,
+    goal: Goal,
+    counters: Counters,
+    actions: VecDeque<Action>,
+    notices: VecDeque<Notice>,
+}
+
+impl Relay {
+    /// A machine that begins by opening both connections.
+    #[must_use]
+    pub fn new(settings: RelaySettings, now: Instant) -> Self {
+        let seed = settings.jitter_seed;
+        Self {
+            session: Session::Down { until: now },
+            session_backoff: Backoff::new(seed),
+            session_proven: false,
+            broker: Broker::Down { until: now },
+            broker_backoff: Backoff::new(seed.rotate_left(32) ^ u64::MAX),
+            broker_proven: false,
+            epochs: 0,
+            fruitless_epochs: 0,
+            careful_next: false,
+            seen: Seen::default(),
+            resume: Resume::Settled,
+            void_tail: None,
+            ledger: Ledger::new(),
+            window: Window::new(),
+            sent: SentLog::default(),
+            confirmations: Confirmations::new(now),
+            goal: Goal::Stream,
+            counters: Counters::default(),
+            actions: VecDeque::new(),
+            notices: VecDeque::new(),
+            settings,
+        }
+    }
+
+    /// The time has come that [`poll_timeout`](Self::poll_timeout) named, or any other time.
+    pub fn handle_time(&mut self, now: Instant) {
+        self.check_session(now);
+        self.check_epoch(now);
+        self.check_goal(now);
+    }
+
+    /// Asks for an orderly end: rows in flight are awaited for a bounded time, nothing new begins.
+    pub fn handle_shutdown(&mut self, now: Instant) {
+        self.begin_drain(now, StopKind::Drained);
+    }
+
+    fn begin_drain(&mut self, now: Instant, kind: StopKind) {
+        if self.goal == Goal::Stream {
+            self.goal = Goal::Drain {
+                kind,
+                until: now + self.settings.drain_timeout,
+            };
+            self.check_goal(now);
+        }
+    }
+
+    /// Whether everything is done that the goal asks for; then says so.
+    fn check_goal(&mut self, now: Instant) {
+        if self.goal == Goal::Stream
+            && let Some(target) = self.settings.caught_up_at
+            && self.confirmations.confirmed() >= target
+        {
+            self.begin_drain(now, StopKind::CaughtUp);
+            return;
+        }
+        if let Goal::Drain { kind, until } = self.goal {
+            let idle = !self.ledger.is_open() && self.window.is_empty();
+            let stuck = !self.session.is_up() || !self.broker.is_up();
+            if idle || stuck || now >= until {
+                let left = self.window.unsettled();
+                let detail = if left == 0 {
+                    "drained: every row received is stored".to_owned()
+                } else {
+                    format!("drained: {left} rows are not acked yet and will be sent again")
+                };
+                self.stop(kind, detail);
+            }
+        }
+    }
+
+    fn stop(&mut self, kind: StopKind, detail: String) {
+        if self.goal == Goal::Stopped {
+            return;
+        }
+        self.goal = Goal::Stopped;
+        self.notices.push_back(Notice::Stopping {
+            kind,
+            detail: detail.clone(),
+        });
+        self.actions.push_back(Action::Stop { kind, detail });
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.goal == Goal::Stopped
+    }
+
+    /// What stands at the sequence that a duplicate's PubAck named.
+    pub fn handle_read_back(&mut self, now: Instant, epoch: u64, token: Token, found: ReadBack) {
+        if self.current_epoch() == Some(epoch) {
+            self.judge_duplicate(now, token, found);
+        }
+    }
+
+    /// The dead letter of a row is committed.
+    pub fn handle_parked(&mut self, now: Instant, token: Token) {
+        let parking = |row: &window::WindowRow| row.state == window::RowState::Parking;
+        if self.window.get(token).is_some_and(parking) {
+            self.counters.dead_lettered += 1;
+            self.settle(token);
+            self.check_goal(now);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The resume point: which replayed rows the stream holds already, and the proof of it.
+//!
+//! An exclusive stream holds exactly a prefix of the rows in commit order, so its last message
+//! says everything: rows at or before its position are stored, rows after it are not. But that
+//! position means something only in the log that it came from. A restored backup or a cloned
+//! server has the same system identifier and other rows at the same LSNs. So a skip is proved,
+//! never assumed: until the row at the resume position has arrived with the id that is stored
+//! there, the ledger is on hold, and if the replay passes the position without meeting that row,
+//! the session starts again without a resume point.
+
+use crate::Position;
+use crate::broker::{EpochStart, StoredRow, Tail, Writers};
+use crate::notice::{EpochReason, Notice};
+use crate::render::Rendered;
+use crate::source::SessionStart;
+
+use super::Relay;
+use super::window::RowState;
+
+/// What is known about rows that need not be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resume {
+    /// No row is skipped (any more).
+    Settled,
+    /// Rows at or before `position` are skipped.
+    Skipping {
+        position: Position,
+        dedup_id: String,
+        sequence: u64,
+        /// Rows skipped so far. None: nothing is on hold, as nothing is believed yet.
+        skipped: u64,
+    },
+}
+
+/// What an arriving row means to the resume point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Not stored: send it.
+    New,
+    /// Stored.
+    Skip,
+    /// At the resume position: its id decides.
+    Decides,
+    /// The resume position was passed without its row.
+    Void,
+}
+
+impl Resume {
+    /// Looks at a row that arrives at `position`.
+    pub(crate) fn arrival(&self, at: Position) -> Arrival {
+        match self {
+            Self::Settled => Arrival::New,
+            Self::Skipping {
+                position, skipped, ..
+            } => match at.cmp(position) {
+                std::cmp::Ordering::Less => Arrival::Skip,
+                std::cmp::Ordering::Equal => Arrival::Decides,
+                std::cmp::Ordering::Greater if *skipped > 0 => Arrival::Void,
+                std::cmp::Ordering::Greater => Arrival::New,
+            },
+        }
+    }
+
+    /// Whether rows are believed to be stored without a proof yet.
+    pub(crate) const fn is_unproved(&self) -> bool {
+        matches!(self, Self::Skipping { skipped, .. } if *skipped > 0)
+    }
+}
+
+impl Relay {
+    /// A session and an epoch are both there: works out where to go on.
+    pub(super) fn reconcile(&mut self, now: std::time::Instant) {
+        let (Some(session), Some(start)) = (self.session.start(), self.broker.start()) else {
+            return;
+        };
+        if let Resume::Skipping {
+            position,
+            sequence,
+            skipped: 1..,
+            ..
+        } = &self.resume
+        {
+            // Rows were skipped on the word of an earlier epoch. It has to be the same word still.
+            let same = |row: &StoredRow| row.sequence == *sequence && row.position == *position;
+            if !matches!(&start.tail, Tail::Row(row) if same(row)) {
+                self.restart_session(now, EpochReason::StreamChanged);
+            }
+            return;
+        }
+        self.resume = Resume::Settled;
+        let careful = match resume_row(session, start, self.void_tail) {
+            ResumePoint::At(row) => {
+                let row = row.clone();
+                self.resume_at(now, row);
+                false
+            }
+            ResumePoint::None => false,
+            ResumePoint::Unknown(notice) => {
+                self.notices.extend(notice);
+                true
+            }
+        };
+        if let Some(epoch) = self.broker.epoch_mut() {
+            epoch.careful |= careful;
+        }
+    }
+
+    fn resume_at(&mut self, now: std::time::Instant, tail: StoredRow) {
+        let position = tail.position;
+        let proved = if self.seen.newest_stored >= Some(position) {
+            Some(true)
+        } else {
+            self.window
+                .at(position)
+                .map(|row| row.message.dedup_id == tail.dedup_id.as_bytes())
+        };
+        let passed = self.window.iter().any(|(_, row)| row.position > position);
+        let behind = self
+            .window
+            .front()
+            .is_some_and(|row| row.position <= position);
+        match proved {
+            Some(true) => {
+                self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
+                self.cover(position);
+            }
+            Some(false) => self.void_resume(now, position, tail.sequence),
+            None if passed && behind => self.void_resume(now, position, tail.sequence),
+            None if passed => {}
+            None => {
+                self.notices.push_back(Notice::Resuming {
+                    position,
+                    sequence: tail.sequence,
+                });
+                self.resume = Resume::Skipping {
+                    position,
+                    dedup_id: tail.dedup_id,
+                    sequence: tail.sequence,
+                    skipped: 0,
+                };
+                self.skipped(self.window.unsettled() as u64);
+                self.cover(position);
+            }
+        }
+    }
+
+    /// Settles every row of the window up to a position.
+    fn cover(&mut self, position: Position) {
+        let covered: Vec<_> = self
+            .window
+            .iter()
+            .take_while(|(_, row)| row.position <= position)
+            .filter(|(_, row)| row.state == RowState::Waiting)
+            .map(|(token, _)| token)
+            .collect();
+        for token in covered {
+            self.settle(token);
+        }
+    }
+
+    /// Notes that replayed rows are not sent; from the first on, nothing more is settled.
+    pub(super) fn skipped(&mut self, rows: u64) {
+        if let Resume::Skipping { skipped, .. } = &mut self.resume {
+            *skipped += rows;
+            self.counters.skipped += rows;
+            if *skipped > 0 {
+                self.ledger.hold();
+            }
+        }
+    }
+
+    /// The row at the resume position arrived: its id proves the skip or voids it. Returns whether
+    /// the row is stored.
+    pub(super) fn decide_resume(&mut self, now: std::time::Instant, row: &Rendered) -> bool {
+        let Resume::Skipping {
+            position,
+            dedup_id,
+            sequence,
+            skipped,
+        } = &self.resume
+        else {
+            return false;
+        };
+        let (position, sequence, skipped) = (*position, *sequence, *skipped + 1);
+        if row.dedup_id != dedup_id.as_bytes() {
+            self.void_resume(now, position, sequence);
+            return false;
+        }
+        self.counters.skipped += 1;
+        self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
+        self.resume = Resume::Settled;
+        self.ledger.release();
+        self.notices
+            .push_back(Notice::Resumed { position, skipped });
+        true
+    }
+
+    /// The replay has passed the resume position, as a Begin or a keepalive shows.
+    pub(super) fn void_if_passed(&mut self, now: std::time::Instant, reached: pgoutput::Lsn) {
+        if let Resume::Skipping {
+            position, sequence, ..
+        } = self.resume
+            && self.resume.is_unproved()
+            && reached > position.commit_lsn
+        {
+            self.void_resume(now, position, sequence);
+        }
+    }
+
+    /// The resume position is none: the session starts again and skips nothing on its word.
+    pub(super) fn void_resume(
+        &mut self,
+        now: std::time::Instant,
+        position: Position,
+        sequence: u64,
+    ) {
+        self.void_tail = Some(sequence);
+        self.notices.push_back(Notice::ResumeVoid { position });
+        self.restart_session(now, EpochReason::SessionEnded);
+    }
+}
+
+/// What the stream's last message says about where to go on.
+enum ResumePoint<'a> {
+    /// Rows up to this one are stored.
+    At(&'a StoredRow),
+    /// Nothing that concerns us is stored.
+    None,
+    /// Rows may be stored; only the duplicate window can tell.
+    Unknown(Option<Notice>),
+}
+
+fn resume_row<'a>(
+    session: &SessionStart,
+    start: &'a EpochStart,
+    void_tail: Option<u64>,
+) -> ResumePoint<'a> {
+    if start.writers == Writers::Shared {
+        return ResumePoint::None;
+    }
+    let row = match &start.tail {
+        Tail::Empty => return ResumePoint::None,
+        Tail::Gone => {
+            let detail = "its last message is gone by age, limit, purge or delete";
+            return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
+        }
+        Tail::Foreign => {
+            let detail = "its last message is not one of ours";
+            return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
+        }
+        Tail::Row(row) => row,
+    };
+    if void_tail == Some(row.sequence) {
+        return ResumePoint::Unknown(None);
+    }
+    if !row.source.same_log(&session.source) {
+        let detail = "its last message comes from another server, database or slot";
+        return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
+    }
+    if row.source.timeline == session.source.timeline {
+        return ResumePoint::At(row);
+    }
+    let fork = session
+        .forks
+        .iter()
+        .find(|fork| fork.timeline == row.source.timeline);
+    match fork {
+        Some(fork) if row.position.commit_lsn < fork.switch_lsn => ResumePoint::At(row),
+        Some(fork) => ResumePoint::Unknown(Some(Notice::Orphans {
+            timeline: fork.timeline,
+            position: row.position,
+            switch_lsn: fork.switch_lsn,
+        })),
+        None => {
+            let detail = "its last message comes from a timeline that this server never was on";
+            ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }))
+        }
+    }
+}
