@@ -1,1 +1,29 @@
-//! To come.
+//! The PostgreSQL side of Postrider: replication session, control connection, setup.
+//!
+//! Laws of this room:
+//! - It decides no position: what is confirmed is an argument of [`WalStream::send_status`].
+//! - Both connections go through one URL parser and one connector, so that what works for one
+//!   works for the other.
+//! - Receiving may be dropped at any await without losing a byte.
+//! - No error text carries a secret.
+
+#![warn(missing_docs)]
+
+mod connect;
+mod error;
+mod quote;
+mod session;
+mod url;
+mod version;
+
+pub use connect::{PgStream, TlsError, Transport};
+pub use error::{Fault, PgError, ServerError, SqlState};
+pub use quote::{quote_identifier, quote_literal, quote_qualified};
+pub use session::{
+    CreatedSlot, Ending, ReplicationSession, SystemIdentity, TextRow, TimelineFork, WalStream,
+};
+pub use url::{
+    ConnectConfig, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PORT, Environment, Host, HostAddress, Password,
+    SessionTarget, TlsMode, UrlError, UrlErrors,
+};
+pub use version::{MIN_SERVER_MAJOR, ServerVersion};

@@ -1,0 +1,143 @@
+//! The one connector of both sessions: hosts in order, socket, TLS.
+
+mod dial;
+mod tls;
+mod verifier;
+
+use std::future::Future;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use crate::error::{Fault, PgError};
+use crate::url::{ConnectConfig, Host, SessionTarget};
+
+pub use tls::TlsError;
+
+/// A connection to a server, encrypted or not, over TCP or a Unix socket.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+/// The one stream type that both sessions run on.
+pub type PgStream = Box<dyn Transport>;
+
+/// Settings that both sessions pin, whatever the database or role says: with these, text values
+/// have one form, and no timeout meant for applications ends a streamer.
+const PINNED: &str = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 \
+    -c bytea_output=hex -c extra_float_digits=3 -c idle_in_transaction_session_timeout=0 \
+    -c idle_session_timeout=0 -c statement_timeout=0 -c lock_timeout=0";
+
+/// The `options` startup parameter: the URL's own first, so that ours have the last word.
+pub(crate) fn pinned_options(config: &ConnectConfig, more: &str) -> String {
+    let mut options = String::new();
+    for part in [config.options.as_deref().unwrap_or(""), PINNED, more] {
+        if !part.is_empty() {
+            options.push_str(if options.is_empty() { "" } else { " " });
+            options.push_str(part);
+        }
+    }
+    options
+}
+
+/// Tries the hosts in their order until `start` makes a session on one of them. A host that does
+/// not answer, is starting up or full, or is not writable, gives way to the next; an answer such
+/// as a wrong password ends the search, as in libpq.
+pub(crate) async fn first_host<T, F, Fut>(
+    config: &ConnectConfig,
+    mut start: F,
+) -> Result<T, PgError>
+where
+    F: FnMut(PgStream, Host) -> Fut,
+    Fut: Future<Output = Result<T, PgError>>,
+{
+    let mut last = None;
+    for host in &config.hosts {
+        match one_host(config, host, &mut start).await {
+            Ok(session) => return Ok(session),
+            Err(error) if may_try_next(&error) => last = Some((host.to_string(), error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match (config.hosts.len(), last) {
+        (_, None) => Err(PgError::Refused {
+            what: "the URL names no host".to_owned(),
+        }),
+        (1, Some((_, error))) => Err(error),
+        (count, Some((host, source))) => Err(PgError::NoHost {
+            count,
+            host,
+            source: Box::new(source),
+        }),
+    }
+}
+
+/// Tries every address of one host; each attempt has the whole connect timeout, as in libpq.
+async fn one_host<T, F, Fut>(
+    config: &ConnectConfig,
+    host: &Host,
+    start: &mut F,
+) -> Result<T, PgError>
+where
+    F: FnMut(PgStream, Host) -> Fut,
+    Fut: Future<Output = Result<T, PgError>>,
+{
+    let limit = config.connect_timeout;
+    let timed_out = || PgError::Timeout {
+        what: format!("connecting to {host}"),
+        limit,
+    };
+    let addresses = timeout(limit, dial::addresses(host))
+        .await
+        .map_err(|_| timed_out())??;
+    let mut last = None;
+    for address in addresses {
+        let attempt = async {
+            let stream = dial::connect(config, host, &address).await?;
+            start(stream, host.clone()).await
+        };
+        match timeout(limit, attempt)
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))
+        {
+            Ok(session) => return Ok(session),
+            Err(error) if may_try_next(&error) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(timed_out))
+}
+
+fn may_try_next(error: &PgError) -> bool {
+    matches!(
+        error.fault(),
+        Fault::Unreachable
+            | Fault::ServerStarting
+            | Fault::ServerShuttingDown
+            | Fault::TooManyConnections
+            | Fault::NotWritable
+    )
+}
+
+/// Compares what the server reports of itself at the start (14 and newer report both parameters)
+/// with what the URL wants.
+pub(crate) fn check_target(
+    config: &ConnectConfig,
+    host: &Host,
+    in_hot_standby: Option<&str>,
+    read_only: Option<&str>,
+) -> Result<(), PgError> {
+    let standby = in_hot_standby == Some("on");
+    let fits = match config.target {
+        SessionTarget::Any => true,
+        SessionTarget::Primary => !standby,
+        SessionTarget::ReadWrite => !standby && read_only != Some("on"),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(PgError::NotWritable {
+            host: host.to_string(),
+        })
+    }
+}
