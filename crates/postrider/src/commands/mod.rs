@@ -1,0 +1,6 @@
+//! The commands, one module each.
+
+pub mod run;
+pub mod setup;
+pub mod status;
+pub mod teardown;

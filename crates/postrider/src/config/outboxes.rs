@@ -1,0 +1,193 @@
+//! `[[outbox]]`: the tables of the file to checked settings.
+
+use crate::config::fault::{Wrong, quote};
+use crate::config::file::{Located, OutboxTable, Raw, outbox_path};
+use crate::config::keys::{OUTBOX_KEYS, OutboxKind};
+use crate::config::layers::Layers;
+use crate::config::names::{check_header, check_identifier, check_stream};
+use crate::config::settings::OutboxSettings;
+use crate::config::table_name::TableName;
+use crate::config::template::{check_key, check_subject};
+
+/// Table without any `[[outbox]]`.
+pub const DEFAULT_TABLE: &str = "outbox";
+/// Dedup id without a template.
+pub const DEFAULT_DEDUP_ID: &str = "{id}";
+/// Most mapped headers of one outbox: a message with more is not one.
+const HEADERS_MAX_COUNT: usize = 100;
+
+/// Checks all outboxes. Without any there is one, the table `outbox`.
+pub fn read(layers: &mut Layers<'_>, tables: &[OutboxTable], stream: &str) -> Vec<OutboxSettings> {
+    let mut outboxes: Vec<OutboxSettings> = Vec::new();
+    let default = OutboxTable {
+        line: 0,
+        values: Default::default(),
+    };
+    let implied = tables.is_empty();
+    let tables = if implied {
+        std::slice::from_ref(&default)
+    } else {
+        tables
+    };
+    for (index, table) in tables.iter().enumerate() {
+        let Some(settings) = Reader {
+            layers,
+            index,
+            table,
+        }
+        .settings(stream) else {
+            continue;
+        };
+        if outboxes.iter().any(|other| other.table == settings.table) {
+            let name = settings.table.to_string();
+            let line = table
+                .values
+                .get("table")
+                .map_or(table.line, |value| value.line);
+            let place = layers.file_place(Some(line));
+            let problem = format!("two outboxes have the table {}", quote(&name));
+            let help = "one [[outbox]] per table";
+            layers
+                .faults
+                .push(Wrong::new(problem, help).at(place, outbox_path(index, "table")));
+            continue;
+        }
+        outboxes.push(settings);
+    }
+    outboxes
+}
+
+struct Reader<'a, 'b> {
+    layers: &'a mut Layers<'b>,
+    index: usize,
+    table: &'a OutboxTable,
+}
+
+impl Reader<'_, '_> {
+    /// The settings, also if some other key than `table` is faulty: the faults are noted.
+    fn settings(&mut self, nats_stream: &str) -> Option<OutboxSettings> {
+        let mut texts = std::collections::BTreeMap::new();
+        for key in OUTBOX_KEYS
+            .iter()
+            .filter(|key| key.kind != OutboxKind::Headers)
+        {
+            if let Some(text) = self.text(key.name, key.kind, nats_stream) {
+                texts.insert(key.name, text);
+            }
+        }
+        let headers = self.headers();
+        let table = match texts.remove("table") {
+            Some(text) => text,
+            None if self.table.values.contains_key("table") => return None,
+            None => DEFAULT_TABLE.to_owned(),
+        };
+        let mut take = |name: &str| texts.remove(name);
+        Some(OutboxSettings {
+            table: TableName::parse(&table).ok()?,
+            subject: take("subject"),
+            id: take("id"),
+            payload: take("payload"),
+            aggregate_type: take("aggregate_type"),
+            aggregate_id: take("aggregate_id"),
+            event_type: take("type"),
+            topic: take("topic"),
+            headers_column: take("headers_column"),
+            headers,
+            created_at: take("created_at"),
+            traceparent: take("traceparent"),
+            tracestate: take("tracestate"),
+            ordering_key: take("ordering_key"),
+            dedup_id: take("dedup_id").unwrap_or_else(|| DEFAULT_DEDUP_ID.to_owned()),
+        })
+    }
+
+    fn fault(&mut self, line: usize, name: &str, wrong: Wrong) {
+        let place = self.layers.file_place(Some(line));
+        self.layers
+            .faults
+            .push(wrong.at(place, outbox_path(self.index, name)));
+    }
+
+    /// A key that is text.
+    fn text(&mut self, name: &str, kind: OutboxKind, nats_stream: &str) -> Option<String> {
+        let Located { raw, line } = self.table.values.get(name)?;
+        let checked = match raw {
+            Raw::Text(text) => check(text, name, kind, nats_stream).map(|()| text.clone()),
+            _ => Err(wants("text in quotes", raw)),
+        };
+        checked.map_err(|wrong| self.fault(*line, name, wrong)).ok()
+    }
+
+    /// The mapped headers.
+    fn headers(&mut self) -> Vec<(String, String)> {
+        let Some(Located { raw, line }) = self.table.values.get("headers") else {
+            return Vec::new();
+        };
+        let Raw::Table(entries) = raw else {
+            let mut wrong = wants("a table of header names and columns", raw);
+            wrong.help = "write { \"Tenant\" = \"tenant_id\" }; the column with a JSON object of \
+                          headers is named by headers_column"
+                .to_owned();
+            self.fault(*line, "headers", wrong);
+            return Vec::new();
+        };
+        if entries.len() > HEADERS_MAX_COUNT {
+            let problem = format!("{} headers are too many", entries.len());
+            self.fault(*line, "headers", Wrong::new(problem, "at most 100"));
+            return Vec::new();
+        }
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for (name, line, column) in entries {
+            let checked = check_header(name).and_then(|()| match column {
+                Raw::Text(column) => check_identifier(column, "column").map(|()| column),
+                other => Err(wants("the name of a column in quotes", other)),
+            });
+            match checked {
+                Ok(_)
+                    if headers
+                        .iter()
+                        .any(|(other, _)| other.eq_ignore_ascii_case(name)) =>
+                {
+                    let problem = format!("the header {} is mapped twice", quote(name));
+                    let help = "header names differ by more than their capitals";
+                    self.fault(*line, "headers", Wrong::new(problem, help));
+                }
+                Ok(column) => headers.push((name.clone(), column.clone())),
+                Err(wrong) => self.fault(*line, "headers", wrong),
+            }
+        }
+        headers
+    }
+}
+
+fn wants(what: &str, raw: &Raw) -> Wrong {
+    Wrong::new(
+        format!("this wants {what}, and the value is a {}", raw.type_name()),
+        "",
+    )
+}
+
+fn check(text: &str, name: &str, kind: OutboxKind, nats_stream: &str) -> Result<(), Wrong> {
+    match kind {
+        OutboxKind::Table => TableName::parse(text).map(|_| ()),
+        OutboxKind::Subject => check_subject(text),
+        OutboxKind::Column | OutboxKind::Headers => check_identifier(text, "column"),
+        OutboxKind::KeyTemplate if name == "dedup_id" => check_key(text, "{id}"),
+        OutboxKind::KeyTemplate => check_key(text, "{aggregate_id}"),
+        OutboxKind::Stream => {
+            check_stream(text)?;
+            if text == nats_stream {
+                return Ok(());
+            }
+            let problem = format!(
+                "the stream {} is not nats.stream ({}); this version of Postrider writes one stream",
+                quote(text),
+                quote(nats_stream)
+            );
+            Err(Wrong::new(
+                problem,
+                "leave it out, or run one Postrider per stream",
+            ))
+        }
+    }
+}
