@@ -318,8 +318,9 @@ pub struct StreamCommit {
 
 /// A streamed (sub)transaction was rolled back (protocol version 2).
 ///
-/// Server 18 also sends it in sessions that do not stream, for a transaction it never sent.
-/// Who keeps no changes of transactions in progress has nothing to undo and ignores it.
+/// Server 18 also sends it in sessions that do not stream, for a subtransaction of a transaction
+/// that was rolled back and never sent. Who keeps no changes of transactions in progress has
+/// nothing to undo and ignores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamAbort {
     /// The top-level transaction.
@@ -339,7 +340,11 @@ pub struct AbortDetails {
     pub abort_time: Timestamp,
 }
 
-/// A prepared transaction begins. Its changes follow, then its Prepare (protocol version 3).
+/// A prepared transaction begins. Its changes follow, then its Prepare.
+///
+/// A session gets prepared transactions if it asked for `two_phase` (protocol version 3), but also,
+/// whatever its version, if its slot was created for them. Its changes count only once Commit
+/// Prepared has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BeginPrepare {
     /// Where its prepare record begins.
@@ -354,7 +359,7 @@ pub struct BeginPrepare {
     pub gid: Name,
 }
 
-/// The transaction of the last Begin Prepare is complete and prepared (protocol version 3).
+/// The transaction of the last Begin Prepare is complete and prepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepare {
     /// Unused by PostgreSQL so far, 0.
@@ -371,7 +376,7 @@ pub struct Prepare {
     pub gid: Name,
 }
 
-/// A prepared transaction was committed (protocol version 3).
+/// A prepared transaction was committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitPrepared {
     /// Unused by PostgreSQL so far, 0.
@@ -388,7 +393,7 @@ pub struct CommitPrepared {
     pub gid: Name,
 }
 
-/// A prepared transaction was rolled back (protocol version 3).
+/// A prepared transaction was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RollbackPrepared {
     /// Unused by PostgreSQL so far, 0.
