@@ -83,12 +83,12 @@ impl Account {
     ///
     /// Conservative: group rights and access lists are not looked at.
     pub(crate) fn can_reach(self, path: &Path) -> bool {
-        if self.drop_to.is_none() {
-            return true;
-        }
         let Ok(real) = path.canonicalize() else {
             return false;
         };
+        if self.drop_to.is_none() {
+            return true;
+        }
         real.ancestors().all(|folder| {
             fs::metadata(folder).is_ok_and(|meta| {
                 let wanted = if meta.is_dir() { 0o001 } else { 0o005 };
@@ -204,5 +204,6 @@ mod tests {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         assert!(root.can_reach(&inner));
         assert!(!root.can_reach(&folder.path().join("absent")));
+        assert!(!ordinary.can_reach(&folder.path().join("absent")));
     }
 }

@@ -15,7 +15,7 @@ use crate::install::find_nats;
 use crate::ports::ReservedPort;
 use crate::process::Signal;
 use crate::server::Server;
-use crate::wait::{Progress, wait_until};
+use crate::wait::{Patience, Progress};
 
 /// How long a start may take: the recovery of large streams takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -268,29 +268,26 @@ impl Nats {
             self.version,
             self.port()
         );
-        let ready = wait_until(limit, &what, async || {
-            if !self.server.is_running() {
-                return Ok(Progress::Done(false));
+        let mut patience = Patience::new(limit, &what);
+        while self.server.is_running() {
+            let answer = patience.look(self.ping()).await;
+            if answer.with_context(|| self.server.log_tail())?.is_some() {
+                return Ok(());
             }
-            self.probe().await?;
-            Ok(Progress::Done(true))
-        });
-        if !ready.await.with_context(|| self.server.log_tail())? {
-            bail!(
-                "nats-server {} ended at its start\n{}",
-                self.version,
-                self.server.log_tail()
-            );
         }
-        Ok(())
+        bail!(
+            "nats-server {} ended at its start\n{}",
+            self.version,
+            self.server.log_tail()
+        );
     }
 
-    async fn probe(&self) -> Result<()> {
+    async fn ping(&self) -> Result<Progress<()>> {
         let socket = TcpStream::connect(("127.0.0.1", self.port())).await?;
         let configuration = fs::read_to_string(self.dir().join("nats.conf"))?;
         if configuration.contains("handshake_first") {
             // Such a server says nothing before TLS.
-            return Ok(());
+            return Ok(Progress::Done(()));
         }
         let mut line = String::new();
         BufReader::new(socket.take(INFO_MAX_BYTES))
@@ -301,17 +298,17 @@ impl Nats {
             .context("its first line is not INFO")?;
         let info: ServerInfo = serde_json::from_str(text).context("in its INFO line")?;
         if !info.jetstream {
-            bail!("JetStream is not there yet");
+            return Ok(Progress::NotYet(String::from("JetStream is not there yet")));
         }
         if info.auth_required || info.tls_required {
-            return Ok(());
+            return Ok(Progress::Done(()));
         }
         let client = self.connect().await?;
         async_nats::jetstream::new(client)
             .query_account()
             .await
             .context("JetStream")?;
-        Ok(())
+        Ok(Progress::Done(()))
     }
 
     /// Removes all streams of a stopped server, as a lost disk would.

@@ -18,7 +18,7 @@ use crate::install::{PostgresPrograms, find_postgres, run};
 use crate::ports::ReservedPort;
 use crate::process::Signal;
 use crate::server::Server;
-use crate::wait::{Progress, wait_until};
+use crate::wait::{Patience, Progress};
 
 /// The superuser of every server; trusted on the Unix socket.
 const SUPERUSER: &str = "postgres";
@@ -475,22 +475,24 @@ impl Postgres {
             self.version,
             self.port()
         );
-        let ready = wait_until(limit, &what, async || {
-            if !self.server.is_running() {
-                return Ok(Progress::Done(false));
+        let mut patience = Patience::new(limit, &what);
+        while self.server.is_running() {
+            let answer = patience.look(self.ping()).await;
+            if answer.with_context(|| self.server.log_tail())?.is_some() {
+                return Ok(());
             }
-            let client = self.connect("postgres").await?;
-            client.simple_query("SELECT 1").await?;
-            Ok(Progress::Done(true))
-        });
-        if !ready.await.with_context(|| self.server.log_tail())? {
-            bail!(
-                "PostgreSQL {} ended at its start\n{}",
-                self.version,
-                self.server.log_tail()
-            );
         }
-        Ok(())
+        bail!(
+            "PostgreSQL {} ended at its start\n{}",
+            self.version,
+            self.server.log_tail()
+        );
+    }
+
+    async fn ping(&self) -> Result<Progress<()>> {
+        let client = self.connect("postgres").await?;
+        client.simple_query("SELECT 1").await?;
+        Ok(Progress::Done(()))
     }
 
     /// A fast stop and a start.

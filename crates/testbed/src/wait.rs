@@ -40,23 +40,59 @@ pub async fn wait_until<T, F>(limit: Duration, what: &str, mut probe: F) -> Resu
 where
     F: AsyncFnMut() -> Result<Progress<T>>,
 {
-    let deadline = Instant::now() + limit;
-    let mut last_state = String::from("nothing seen yet");
+    let mut patience = Patience::new(limit, what);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match tokio::time::timeout(left, probe()).await {
-            Ok(Ok(Progress::Done(value))) => return Ok(value),
-            Ok(Ok(Progress::NotYet(state))) => last_state = state,
-            Ok(Err(error)) => last_state = format!("error: {error:#}"),
-            Err(_) if last_state == "nothing seen yet" => {
-                last_state = String::from("the first look did not come back");
-            }
+        if let Some(value) = patience.look(probe()).await? {
+            return Ok(value);
+        }
+    }
+}
+
+/// The loop of [`wait_until`] from within: for callers whose futures must be `Send`, which those of
+/// an asynchronous closure are not known to be.
+#[derive(Debug)]
+pub(crate) struct Patience<'a> {
+    what: &'a str,
+    limit: Duration,
+    deadline: Instant,
+    last_state: Option<String>,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(limit: Duration, what: &'a str) -> Self {
+        Self {
+            what,
+            limit,
+            deadline: Instant::now() + limit,
+            last_state: None,
+        }
+    }
+
+    /// One look: the value when `probe` is done, else `None` after a short sleep.
+    ///
+    /// # Errors
+    /// When time has run out.
+    pub(crate) async fn look<T>(
+        &mut self,
+        probe: impl Future<Output = Result<Progress<T>>>,
+    ) -> Result<Option<T>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        match tokio::time::timeout(left, probe).await {
+            Ok(Ok(Progress::Done(value))) => return Ok(Some(value)),
+            Ok(Ok(Progress::NotYet(state))) => self.last_state = Some(state),
+            Ok(Err(error)) => self.last_state = Some(format!("error: {error:#}")),
             Err(_) => {}
         }
-        if Instant::now() >= deadline {
-            bail!("waited {limit:?} in vain for {what}; last state: {last_state}");
+        if Instant::now() >= self.deadline {
+            let state = self
+                .last_state
+                .as_deref()
+                .unwrap_or("the first look did not come back");
+            let (what, limit) = (self.what, self.limit);
+            bail!("waited {limit:?} in vain for {what}; last state: {state}");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
+        Ok(None)
     }
 }
 
