@@ -35,10 +35,7 @@ impl<'a> Cursor<'a> {
                 cursor.kind = Some(kind);
                 Ok((cursor, kind))
             }
-            None => {
-                cursor.offset = 0;
-                Err(cursor.fail("message tag", DecodeReason::UnknownMessage { tag }))
-            }
+            None => Err(cursor.refuse_message(DecodeReason::UnknownMessage { tag })),
         }
     }
 
@@ -58,11 +55,22 @@ impl<'a> Cursor<'a> {
 
     /// An error about the field that begins at the current offset.
     #[cold]
-    pub(crate) fn fail(&self, field: &'static str, reason: DecodeReason) -> DecodeError {
+    fn fail(&self, field: &'static str, reason: DecodeReason) -> DecodeError {
         DecodeError {
             kind: self.kind,
             field,
             offset: self.offset,
+            reason,
+        }
+    }
+
+    /// An error about the message as such, told by its tag.
+    #[cold]
+    pub(crate) fn refuse_message(&self, reason: DecodeReason) -> DecodeError {
+        DecodeError {
+            kind: self.kind,
+            field: "message tag",
+            offset: 0,
             reason,
         }
     }

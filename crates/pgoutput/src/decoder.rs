@@ -142,7 +142,7 @@ impl Decoder {
     /// real servers: 18 sends Stream Abort to any session, and 15 and later send prepared
     /// transactions to any session on a slot that was created for them.
     fn check_place(&self, fields: &Cursor<'_>, kind: MessageKind) -> Result<(), DecodeError> {
-        let refuse = |reason| Err(fields.fail("message tag", reason));
+        let refuse = |reason| Err(fields.refuse_message(reason));
         match kind {
             MessageKind::StreamStart | MessageKind::StreamStop | MessageKind::StreamCommit
                 if self.version < ProtocolVersion::V2 =>

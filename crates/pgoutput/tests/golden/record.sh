@@ -9,9 +9,11 @@
 #     max_prepared_transactions = 10
 #     logical_decoding_work_mem = 64kB
 #
-# and be otherwise idle. This needs psql and Python 3. Every file in sql/ is a scenario. Comments in its head say the options of
-# its slot; it is run, then the slot's messages are printed. `record.sh read` prints those there
-# are so far: a scenario calls it from inside a transaction, while that is in progress.
+# and be otherwise idle. This needs psql and Python 3.
+#
+# Every file in sql/ is a scenario. Comments in its head say the options of its slot; it is run,
+# then the slot's messages are printed. `record.sh read` prints those there are so far: a scenario
+# calls it from inside a transaction, while that is in progress.
 #
 # Lines of the output, where names are in hex so that any bytes can be in them:
 #     scenario NAME              the file sql/NAME.sql

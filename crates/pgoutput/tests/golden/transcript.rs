@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 
 use postrider_pgoutput::{
-    Begin, Decoder, Lsn, Message, Name, OldRow, Prepare, Relation, Timestamp, Tuple, Value,
+    Begin, Decoder, Lsn, Message, Name, OldRow, Prepare, Relation, StreamPrepare, Timestamp, Tuple,
+    Value,
 };
 
 use crate::fixture::{Row, Session};
@@ -266,25 +267,7 @@ impl Reader<'_> {
                 assert_eq!(prepare.end_lsn, row.lsn);
                 format!("prepare \"{}\"", prepare.gid)
             }
-            Message::StreamPrepare(prepare) => {
-                assert_eq!(prepare.xid, self.top);
-                assert_eq!(prepare.flags, 0);
-                assert_eq!(prepare.end_lsn, row.lsn);
-                self.check_range(prepare.prepare_lsn, prepare.end_lsn);
-                self.prepare = Some(Prepare {
-                    flags: 0,
-                    prepare_lsn: prepare.prepare_lsn,
-                    end_lsn: prepare.end_lsn,
-                    prepare_time: prepare.prepare_time,
-                    xid: prepare.xid,
-                    gid: prepare.gid.clone(),
-                });
-                format!(
-                    "stream prepare \"{}\"{}",
-                    prepare.gid,
-                    self.time(prepare.prepare_time)
-                )
-            }
+            Message::StreamPrepare(prepare) => self.stream_prepare_line(row, prepare),
             Message::CommitPrepared(commit) => {
                 let prepare = self.prepare.take().unwrap();
                 assert_eq!((commit.xid, &commit.gid), (prepare.xid, &prepare.gid));
@@ -312,6 +295,32 @@ impl Reader<'_> {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn stream_prepare_line(&mut self, row: &Row, prepare: &StreamPrepare) -> String {
+        let StreamPrepare {
+            flags,
+            prepare_lsn,
+            end_lsn,
+            prepare_time,
+            xid,
+            ref gid,
+        } = *prepare;
+        assert_eq!(xid, self.top);
+        assert_eq!(flags, 0);
+        assert_eq!(end_lsn, row.lsn);
+        self.check_range(prepare_lsn, end_lsn);
+        let gid = gid.clone();
+        let line = format!("stream prepare \"{gid}\"{}", self.time(prepare_time));
+        self.prepare = Some(Prepare {
+            flags,
+            prepare_lsn,
+            end_lsn,
+            prepare_time,
+            xid,
+            gid,
+        });
+        line
     }
 
     fn change_line(&mut self, row: &Row, message: &Message) -> String {
