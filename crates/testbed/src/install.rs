@@ -209,6 +209,22 @@ fn download(root: &Path, artifact: Artifact, what: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
+/// pip as a module of Python, or, where that Python has none, as the program that is on PATH.
+fn pip() -> Command {
+    let mut probe = Command::new("python3");
+    let module = probe
+        .args(["-m", "pip", "--version"])
+        .stdin(Stdio::null())
+        .output();
+    if module.is_ok_and(|output| output.status.success()) || on_path("pip").is_none() {
+        let mut command = Command::new("python3");
+        command.args(["-m", "pip"]);
+        command
+    } else {
+        Command::new("pip")
+    }
+}
+
 /// Refuses a file whose SHA-256 is not the pinned one.
 fn check_sha256(file: &Path, wanted: &str) -> Result<()> {
     let mut reader = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;

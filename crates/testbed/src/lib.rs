@@ -9,7 +9,7 @@
 //! Laws of this room:
 //! 1. Nothing that is shipped depends on it.
 //! 2. No server outlives its owner: neither a dropped handle, nor a panic, nor `kill -9` of the
-//!    owning process leaves a process or a folder behind (see [`guard`](self) in `guard.rs`).
+//!    owning process leaves a process or a folder behind (`guard.rs` says why).
 //! 3. A server keeps its port and its data over [`Postgres::kill9`], [`Postgres::stop`] and
 //!    [`Postgres::start_again`], so that clients can find it again.
 //! 4. Nothing is awaited without a deadline.

@@ -1,5 +1,8 @@
 //! No process and no folder outlives its owner, whatever ended it; and the same as another user.
 
+// A test says by a panic that it failed; so do its helpers.
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

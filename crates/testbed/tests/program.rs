@@ -1,5 +1,8 @@
 //! Running a program under test.
 
+// A test says by a panic that it failed; so do its helpers.
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use postrider_testbed::{Program, Progress, wait_until};

@@ -226,3 +226,18 @@ async fn nats_takes_configuration_text() {
     let client = options.connect(nats.url()).await.unwrap();
     assert_eq!(client.server_info().max_payload, 2048);
 }
+
+#[tokio::test]
+async fn a_build_with_tls_is_found_for_every_version() {
+    let names = vec![String::from("localhost")];
+    let identity = rcgen::generate_simple_self_signed(names).unwrap();
+    let (certificate, key) = (identity.cert.pem(), identity.signing_key.serialize_pem());
+    for version in versions_under_test().unwrap().postgres {
+        let builder = Postgres::builder().version(version).tls_capable();
+        let builder = builder.file("server.crt", certificate.clone());
+        let builder = builder.file("server.key", key.clone());
+        let postgres = builder.config("ssl", "on").start().await.unwrap();
+        let answer = postgres.value("postgres", "SHOW ssl").await.unwrap();
+        assert_eq!(answer.as_deref(), Some("on"), "PostgreSQL {version}");
+    }
+}

@@ -1,1 +1,39 @@
-fn main() {}
+//! The commands of this project, run as `cargo xtask COMMAND`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod ci;
+mod steps;
+mod test;
+
+/// The commands of this project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Formatting, lints, documentation, unit tests, simulation and tests on real servers
+    Test(test::Options),
+    /// Runs what CI runs, as CI runs it: `.ci/run` in a fresh clone of the last commit
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Test(options) => test::run(&options),
+        Command::Ci => ci::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
