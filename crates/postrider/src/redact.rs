@@ -14,6 +14,9 @@ use crate::secret::MASK;
 /// Shortest secret that is searched for, in bytes. A shorter one is part of half of all words.
 const SECRET_MIN_BYTES: usize = 4;
 
+/// How often a text may have been escaped on its way into a log line.
+const ESCAPE_LEVELS: usize = 3;
+
 /// Words that logs are made of. A secret that equals one is not replaced: the gap would tell it.
 const WORDS: [&str; 8] = [
     "postgres",
@@ -106,23 +109,32 @@ impl Redactor {
 }
 
 /// The spellings of a secret: raw, percent-encoded, escaped as by `Debug` and JSON, as bytes.
-fn spellings(secret: &str) -> Vec<String> {
+fn spellings(secret: &str) -> BTreeSet<String> {
     let most = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
     let some = utf8_percent_encode(secret, UNRESERVED).to_string();
-    let debug = secret.escape_debug().to_string();
-    let json = serde_json::to_string(secret).unwrap_or_default();
-    let json = json
-        .trim_start_matches('"')
-        .trim_end_matches('"')
-        .to_owned();
+    let mut forms = BTreeSet::from([secret.to_owned(), lower_hex(&most), lower_hex(&some)]);
+    forms.extend([most, some]);
     let bytes = format!("{:?}", secret.as_bytes());
-    let bytes = bytes.trim_matches(['[', ']']).to_owned();
-    let twice = debug.escape_debug().to_string();
-    let lower = [&most, &some].map(|form| lower_hex(form));
-    let mut forms = vec![secret.to_owned(), most, some, debug, twice, json, bytes];
-    forms.extend(lower);
+    forms.insert(inner(&bytes).to_owned());
+    // A `Debug` text within a field that is again shown by `Debug`, and that as JSON.
+    for _ in 0..ESCAPE_LEVELS {
+        let escaped = |form: &String| {
+            let json = serde_json::to_string(form).unwrap_or_default();
+            [
+                inner(&format!("{form:?}")).to_owned(),
+                inner(&json).to_owned(),
+            ]
+        };
+        let more: Vec<String> = forms.iter().flat_map(escaped).collect();
+        forms.extend(more);
+    }
     forms.retain(|form| form.len() >= SECRET_MIN_BYTES);
     forms
+}
+
+/// Text without its first and last byte, which are quotes or brackets.
+fn inner(text: &str) -> &str {
+    text.get(1..text.len().saturating_sub(1)).unwrap_or("")
 }
 
 /// Percent-encoding with lower-case digits.
@@ -191,7 +203,10 @@ mod tests {
         let secret = "S3CR3T@x\"\\é/";
         let redactor = Redactor::default();
         redactor.learn(secret);
-        let all = spellings(secret).join(" | ");
+        let all = spellings(secret)
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" | ");
         assert!(
             all.contains("S3CR3T%40x") && all.contains("S3CR3T@x"),
             "{all}"

@@ -71,6 +71,8 @@ pub struct Document {
     pub values: BTreeMap<&'static str, Located>,
     /// The outboxes.
     pub outboxes: Vec<OutboxTable>,
+    /// Whether there is a file whose values are not known, since it cannot be read or parsed.
+    pub unread: bool,
     /// Faults of syntax and unknown keys.
     pub faults: Vec<Fault>,
 }
@@ -100,6 +102,8 @@ pub fn parse(path: &Path, text: &str) -> Document {
             .faults
             .push(Wrong::new(error.message().trim(), "").at(place, ""));
     }
+    reader.document.faults.sort_by(|a, b| a.place.cmp(&b.place));
+    reader.document.unread = true;
     reader.document
 }
 
@@ -324,8 +328,8 @@ mod tests {
         assert_eq!(
             faults("slot = \"x\"\n[postgras]\n[nats]\nstreem = \"A\"\nslot = \"x\"\nzzz = 1\n"),
             [
-                "p.toml:4: nats.streem: unknown key\n    help: did you mean stream?",
                 "p.toml:5: nats.slot: unknown key\n    help: did you mean postgres.slot?",
+                "p.toml:4: nats.streem: unknown key\n    help: did you mean stream?",
                 "p.toml:6: nats.zzz: unknown key\n    help: keys of [nats]: url, url_file, user, \
                  password, password_file, token, token_file, credentials_file, nkey_file, tls_ca, \
                  tls_cert, tls_key, tls_first, stream, writers, max_message_bytes, replicas",

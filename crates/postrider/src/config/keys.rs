@@ -500,7 +500,7 @@ pub const OUTBOX_KEYS: [OutboxKey; 16] = [
     outbox_key(
         "ordering_key",
         OutboxKind::KeyTemplate,
-        "`{aggregate_id}`, else `{topic}`, else `{type}`",
+        "`{aggregate_id}`, else one key for the table",
         "rows with one key keep their order in a shared stream",
     ),
     outbox_key(

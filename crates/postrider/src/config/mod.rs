@@ -24,11 +24,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ::outbox::{OnPoison, OnUnroutable};
+
 pub use crate::config::environment::{Environment, MemoryEnvironment, ProcessEnvironment};
 pub use crate::config::fault::{Fault, Faults, Place, Wrong};
 pub use crate::config::settings::{
-    DeliverySettings, NatsAuth, NatsSettings, NatsTls, OnPoison, OnUnroutable, OutboxSettings,
-    PostgresSettings, Settings, Writers,
+    DeliverySettings, NatsAuth, NatsSettings, NatsTls, PostgresSettings, Settings,
 };
 pub use crate::config::table_name::TableName;
 
@@ -79,6 +80,7 @@ pub fn load(
         values,
         outboxes,
         faults,
+        unread,
     } = read_file(&mut layers, input);
     layers.file = values;
     layers.faults.extend(faults);
@@ -89,6 +91,10 @@ pub fn load(
     let delivery = delivery(&mut layers);
     let stream = nats.as_ref().map_or("", |nats| nats.stream.as_str());
     let outboxes = outboxes::read(&mut layers, &outboxes, stream);
+    if unread {
+        // The file may say what seems to be missing.
+        layers.faults.retain(|fault| fault.place != Place::Nowhere);
+    }
     match (Faults::from_list(layers.faults), postgres, nats, delivery) {
         (None, Some(postgres), Some(nats), Some(delivery)) => {
             let settings = Settings {
@@ -127,11 +133,22 @@ fn public_names(settings: &Settings) -> Vec<String> {
         names.push(user.clone());
     }
     for outbox in &settings.outboxes {
-        names.push(outbox.table.schema().to_owned());
-        names.push(outbox.table.table().to_owned());
+        names.push(outbox.schema.clone());
+        names.push(outbox.table.clone());
     }
     names
 }
+
+/// Variables of others that are read: the two URLs, and what libpq reads.
+const OTHER_VARIABLES: [&str; 7] = [
+    "DATABASE_URL",
+    "NATS_URL",
+    "USER",
+    "LOGNAME",
+    "HOME",
+    "PGPASSWORD",
+    "PGPASSFILE",
+];
 
 /// Takes over the variables that concern us, and refuses those that are probably misspelt.
 fn read_variables(layers: &mut Layers<'_>) {
@@ -142,7 +159,7 @@ fn read_variables(layers: &mut Layers<'_>) {
         let Ok(name) = name.into_string() else {
             continue;
         };
-        let ours = known.contains(&name) || ["DATABASE_URL", "NATS_URL"].contains(&name.as_str());
+        let ours = known.contains(&name) || OTHER_VARIABLES.contains(&name.as_str());
         if !ours {
             let place = Place::Variable(name.clone());
             layers
@@ -200,7 +217,10 @@ fn read_file(layers: &mut Layers<'_>, input: &ConfigInput) -> Document {
         Err(error) => Wrong::new(format!("cannot read {}: {error}", path.display()), ""),
     };
     layers.faults.push(wrong.at(place, ""));
-    Document::default()
+    Document {
+        unread: true,
+        ..Document::default()
+    }
 }
 
 /// A URL by its key, its file, or the variable that applications share.
@@ -241,37 +261,62 @@ fn postgres(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<Postgres
     let publication = layers.text(&k::POSTGRES_PUBLICATION);
     let (url, found) = url?;
     let url = url.at_start().clone();
-    if let Err(wrong) = url::check_postgres(url.expose()) {
-        layers.fault(found.place.clone(), &k::POSTGRES_URL, wrong);
-    }
     for secret in url::secrets(url.expose()) {
         redactor.learn(secret);
     }
     let password = match password {
-        Some((password, its)) if url::postgres_has_password(url.expose()) => {
-            if its.layer == found.layer {
-                let problem = "the URL has a password, and another is given beside it";
-                layers.fault(
-                    its.place,
-                    &k::POSTGRES_PASSWORD,
-                    Wrong::new(problem, "give one"),
-                );
-            }
-            // The URL of a higher layer brings its own password.
-            (its.layer < found.layer).then_some(password)
+        // The URL of a higher layer brings its own password.
+        Some((_, its)) if url::has_password(url.expose()) && its.layer > found.layer => None,
+        Some((_, its)) if url::has_password(url.expose()) => {
+            let problem = "the URL has a password, and another is given beside it";
+            layers.fault(
+                its.place,
+                &k::POSTGRES_PASSWORD,
+                Wrong::new(problem, "give one"),
+            );
+            None
         }
         other => other.map(|(password, _)| password),
     };
-    if let Some(password) = &password {
-        redactor.learn(password.at_start().expose());
-    }
-    Some(PostgresSettings {
+    let settings = PostgresSettings {
         url,
         url_origin: origin(&found.place, "postgres.url"),
         password,
         slot: slot?,
         publication: publication?,
-    })
+        libpq: libpq(layers),
+    };
+    let known = [settings
+        .password
+        .as_ref()
+        .map(|source| source.at_start().expose().as_str())];
+    let known = known.into_iter().chain([settings
+        .libpq
+        .password
+        .as_ref()
+        .map(::postgres::Password::expose)]);
+    for secret in known.flatten() {
+        redactor.learn(secret);
+    }
+    let at_start = settings.password.as_ref().map(SecretSource::at_start);
+    if let Err(errors) = settings.parse_url(at_start) {
+        for error in errors.0 {
+            let wrong = Wrong::new(error.to_string(), "");
+            layers.fault(found.place.clone(), &k::POSTGRES_URL, wrong);
+        }
+    }
+    Some(settings)
+}
+
+/// What libpq would take from the environment.
+fn libpq(layers: &Layers<'_>) -> ::postgres::Environment {
+    let text = |name: &str| layers.variables.get(name).cloned();
+    ::postgres::Environment {
+        user: text("USER").or_else(|| text("LOGNAME")),
+        home: text("HOME").map(PathBuf::from),
+        password: text("PGPASSWORD").map(::postgres::Password::new),
+        passfile: text("PGPASSFILE").map(PathBuf::from),
+    }
 }
 
 /// How a message names the source of a URL.

@@ -11,9 +11,8 @@ pub const STREAM_NAME_MAX_BYTES: usize = 255;
 /// Longest header name, in bytes. Our own bound: far above any in use, far below `max_payload`.
 pub const HEADER_NAME_MAX_BYTES: usize = 256;
 
-/// Headers that each message carries by itself; a mapping must not repeat one. `Nats-*` and
-/// `Outbox-*` are reserved as a whole.
-const OWN_HEADERS: [&str; 1] = ["Content-Type"];
+/// Headers that come from columns of their own; a mapping beside them would send them twice.
+const COLUMN_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 /// Checks a replication slot name: 1 to 63 of `a-z`, `0-9`, `_`, as PostgreSQL demands.
 ///
@@ -106,24 +105,17 @@ pub fn check_header(name: &str) -> Result<(), Wrong> {
             help,
         ));
     }
-    let lower = name.to_ascii_lowercase();
-    if lower == "nats-ttl" {
-        return Ok(());
+    if let Some(reason) = outbox::header_name_fault(name) {
+        let problem = format!("the header {} cannot be mapped: {reason}", quote(name));
+        return Err(Wrong::new(problem, help));
     }
-    if lower.starts_with("nats-") {
-        let problem = format!("the header {} is a command to NATS", quote(name));
-        return Err(Wrong::new(
-            problem,
-            "of the Nats-* headers only Nats-TTL may be mapped",
-        ));
-    }
-    let own = lower.starts_with("outbox-")
-        || OWN_HEADERS
-            .iter()
-            .any(|header| header.eq_ignore_ascii_case(name));
-    if own {
-        let problem = format!("the header {} is set by Postrider itself", quote(name));
-        return Err(Wrong::new(problem, "choose another name"));
+    if COLUMN_HEADERS
+        .iter()
+        .any(|header| header.eq_ignore_ascii_case(name))
+    {
+        let problem = format!("the header {} comes from a column of its own", quote(name));
+        let help = format!("name the column by the key {}", name.to_ascii_lowercase());
+        return Err(Wrong::new(problem, help));
     }
     Ok(())
 }
@@ -163,7 +155,7 @@ mod tests {
 
     #[test]
     fn headers() {
-        for name in ["Tenant", "x-request-id", "Nats-TTL", "nats-ttl", "a!#b"] {
+        for name in ["Tenant", "x-request-id", "Nats-TTL", "Content-Type", "a!#b"] {
             assert_eq!(check_header(name), Ok(()), "{name}");
         }
         for name in ["", "a b", "a:b", "é", "a\r\nb", "a(b)"] {
@@ -173,7 +165,7 @@ mod tests {
             "Nats-Msg-Id",
             "nats-expected-stream",
             "Outbox-Table",
-            "content-type",
+            "Traceparent",
         ] {
             assert!(check_header(name).is_err(), "{name:?}");
         }

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
+use jetstream::OptionsFault;
+use outbox::Writers;
+
 use crate::config::fault::{Place, Wrong};
 use crate::config::keys as k;
 use crate::config::layers::{Layer, Layers};
-use crate::config::settings::{NatsAuth, NatsSettings, NatsTls, Writers};
+use crate::config::settings::{NatsAuth, NatsSettings, NatsTls};
 use crate::config::{find_url, origin, url};
 use crate::redact::Redactor;
 use crate::secret::Secret;
@@ -27,9 +30,6 @@ pub(super) fn read(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<N
                 Place::Nowhere,
             ),
         };
-    if let Err(wrong) = url::check_nats(url.expose()) {
-        layers.fault(url_place.clone(), &k::NATS_URL, wrong);
-    }
     for secret in url::secrets(url.expose()) {
         redactor.learn(secret);
     }
@@ -44,10 +44,10 @@ pub(super) fn read(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<N
     let writers = layers.text(&k::NATS_WRITERS);
     let max_message_bytes = layers.size(&k::NATS_MAX_MESSAGE_BYTES);
     let replicas = layers.integer(&k::NATS_REPLICAS);
-    Some(NatsSettings {
-        url_origin: match url_place {
+    let settings = NatsSettings {
+        url_origin: match &url_place {
             Place::Nowhere => "the default".to_owned(),
-            place => origin(&place, "nats.url"),
+            place => origin(place, "nats.url"),
         },
         url,
         auth,
@@ -59,7 +59,28 @@ pub(super) fn read(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<N
         }),
         max_message_bytes,
         replicas: replicas.and_then(|count| u8::try_from(count).ok()),
-    })
+    };
+    check_url(layers, &settings, url_place);
+    Some(settings)
+}
+
+/// Checks the URL as the client reads it. What else the client checks was checked with its place.
+fn check_url(layers: &mut Layers<'_>, settings: &NatsSettings, place: Place) {
+    let only_url = jetstream::NatsSettings {
+        url: jetstream::Secret::new(settings.url.expose().as_str()),
+        ..jetstream::NatsSettings::default()
+    };
+    let Err(faults) = jetstream::NatsOptions::new(only_url) else {
+        return;
+    };
+    for fault in faults.0 {
+        let problem = match &fault {
+            OptionsFault::Url { source, .. } => format!("{fault}: {source}"),
+            _ => fault.to_string(),
+        };
+        let help = "write nats://HOST:4222 or tls://HOST:4222, several separated by commas";
+        layers.fault(place.clone(), &k::NATS_URL, Wrong::new(problem, help));
+    }
 }
 
 /// One way to log in that was given.

@@ -1,24 +1,25 @@
 //! `[[outbox]]`: the tables of the file to checked settings.
 
+use std::collections::BTreeMap;
+
+use outbox::{OutboxSpec, Role, Template};
+
 use crate::config::fault::{Wrong, quote};
 use crate::config::file::{Located, OutboxTable, Raw, outbox_path};
 use crate::config::keys::{OUTBOX_KEYS, OutboxKind};
 use crate::config::layers::Layers;
 use crate::config::names::{check_header, check_identifier, check_stream};
-use crate::config::settings::OutboxSettings;
 use crate::config::table_name::TableName;
 use crate::config::template::{check_key, check_subject};
 
 /// Table without any `[[outbox]]`.
 pub const DEFAULT_TABLE: &str = "outbox";
-/// Dedup id without a template.
-pub const DEFAULT_DEDUP_ID: &str = "{id}";
 /// Most mapped headers of one outbox: a message with more is not one.
 const HEADERS_MAX_COUNT: usize = 100;
 
 /// Checks all outboxes. Without any there is one, the table `outbox`.
-pub fn read(layers: &mut Layers<'_>, tables: &[OutboxTable], stream: &str) -> Vec<OutboxSettings> {
-    let mut outboxes: Vec<OutboxSettings> = Vec::new();
+pub fn read(layers: &mut Layers<'_>, tables: &[OutboxTable], stream: &str) -> Vec<OutboxSpec> {
+    let mut outboxes: Vec<OutboxSpec> = Vec::new();
     let default = OutboxTable {
         line: 0,
         values: Default::default(),
@@ -38,8 +39,11 @@ pub fn read(layers: &mut Layers<'_>, tables: &[OutboxTable], stream: &str) -> Ve
         .settings(stream) else {
             continue;
         };
-        if outboxes.iter().any(|other| other.table == settings.table) {
-            let name = settings.table.to_string();
+        let same = |other: &OutboxSpec| {
+            (&other.schema, &other.table) == (&settings.schema, &settings.table)
+        };
+        if outboxes.iter().any(same) {
+            let name = format!("{}.{}", settings.schema, settings.table);
             let line = table
                 .values
                 .get("table")
@@ -65,8 +69,8 @@ struct Reader<'a, 'b> {
 
 impl Reader<'_, '_> {
     /// The settings, also if some other key than `table` is faulty: the faults are noted.
-    fn settings(&mut self, nats_stream: &str) -> Option<OutboxSettings> {
-        let mut texts = std::collections::BTreeMap::new();
+    fn settings(&mut self, nats_stream: &str) -> Option<OutboxSpec> {
+        let mut texts = BTreeMap::new();
         for key in OUTBOX_KEYS
             .iter()
             .filter(|key| key.kind != OutboxKind::Headers)
@@ -81,24 +85,26 @@ impl Reader<'_, '_> {
             None if self.table.values.contains_key("table") => return None,
             None => DEFAULT_TABLE.to_owned(),
         };
-        let mut take = |name: &str| texts.remove(name);
-        Some(OutboxSettings {
-            table: TableName::parse(&table).ok()?,
-            subject: take("subject"),
-            id: take("id"),
-            payload: take("payload"),
-            aggregate_type: take("aggregate_type"),
-            aggregate_id: take("aggregate_id"),
-            event_type: take("type"),
-            topic: take("topic"),
-            headers_column: take("headers_column"),
+        let table = TableName::parse(&table).ok()?;
+        let mut template = |name: &str| Template::parse(&texts.remove(name)?).ok();
+        let mut spec = OutboxSpec {
+            subject: template("subject"),
+            dedup_id: template("dedup_id"),
+            ordering_key: template("ordering_key"),
             headers,
-            created_at: take("created_at"),
-            traceparent: take("traceparent"),
-            tracestate: take("tracestate"),
-            ordering_key: take("ordering_key"),
-            dedup_id: take("dedup_id").unwrap_or_else(|| DEFAULT_DEDUP_ID.to_owned()),
-        })
+            ..OutboxSpec::new(table.schema(), table.table())
+        };
+        for role in Role::ALL {
+            // The key `headers` maps header names; the role's column has a key of its own.
+            let key = if role == Role::Headers {
+                "headers_column"
+            } else {
+                role.name()
+            };
+            spec.columns
+                .extend(texts.remove(key).map(|column| (role, column)));
+        }
+        Some(spec)
     }
 
     fn fault(&mut self, line: usize, name: &str, wrong: Wrong) {

@@ -1,10 +1,12 @@
 //! The checked configuration: plain values that need no further checks.
 
-use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::table_name::TableName;
+use outbox::{OnPoison, OnUnroutable, OutboxSpec, Writers};
+use postgres::{ConnectConfig, UrlErrors};
+
 use crate::secret::{Secret, SecretSource};
 
 /// Everything a command needs to know, checked.
@@ -17,7 +19,7 @@ pub struct Settings {
     /// The broker and its stream.
     pub nats: NatsSettings,
     /// The outbox tables: at least one, no table twice.
-    pub outboxes: Vec<OutboxSettings>,
+    pub outboxes: Vec<OutboxSpec>,
     /// How rows are delivered.
     pub delivery: DeliverySettings,
 }
@@ -35,6 +37,40 @@ pub struct PostgresSettings {
     pub slot: String,
     /// Publication, as stored (no quoting).
     pub publication: String,
+    /// What libpq takes from the environment.
+    pub libpq: postgres::Environment,
+}
+
+impl PostgresSettings {
+    /// How to connect, as of now: a password file is read again. Sessions announce themselves as
+    /// `postrider/SLOT`.
+    ///
+    /// # Errors
+    /// When the password file cannot be read. The URL was checked at start.
+    pub fn connect_config(&self) -> io::Result<ConnectConfig> {
+        let password = self
+            .password
+            .as_ref()
+            .map(SecretSource::current)
+            .transpose()?;
+        self.parse_url(password.as_ref())
+            .map_err(|faults| io::Error::other(faults.to_string()))
+    }
+
+    /// The URL, parsed, with this password where it has none.
+    ///
+    /// # Errors
+    /// All faults of the URL; they repeat none of its values.
+    pub(super) fn parse_url(
+        &self,
+        password: Option<&Secret<String>>,
+    ) -> Result<ConnectConfig, UrlErrors> {
+        let mut libpq = self.libpq.clone();
+        if let Some(password) = password {
+            libpq.password = Some(postgres::Password::new(password.expose().clone()));
+        }
+        Ok(ConnectConfig::parse_in(self.url.expose(), &libpq)?.for_slot(&self.slot))
+    }
 }
 
 /// `[nats]`.
@@ -57,6 +93,46 @@ pub struct NatsSettings {
     pub max_message_bytes: Option<u64>,
     /// Replicas of a stream that `setup` makes; `None`: one on a single server, three in a cluster.
     pub replicas: Option<u8>,
+}
+
+impl NatsSettings {
+    /// How to connect, as of now: a password file is read again (all other files by the client, at
+    /// each connection). Connections announce themselves as `postrider/SLOT`.
+    ///
+    /// # Errors
+    /// When the password file cannot be read. The rest was checked at start.
+    pub fn options(&self, slot: &str) -> io::Result<jetstream::NatsOptions> {
+        let options = jetstream::NatsOptions::new(self.unchecked_options(slot)?);
+        options.map_err(|faults| io::Error::other(faults.to_string()))
+    }
+
+    /// The settings in the client's form.
+    pub(super) fn unchecked_options(&self, slot: &str) -> io::Result<jetstream::NatsSettings> {
+        let secret = |secret: &Secret<String>| jetstream::Secret::new(secret.expose().as_str());
+        let mut options = jetstream::NatsSettings {
+            url: secret(&self.url),
+            tls_ca: self.tls.ca.clone(),
+            tls_cert: self.tls.cert.clone(),
+            tls_key: self.tls.key.clone(),
+            tls_first: self.tls.first,
+            slot: slot.to_owned(),
+            ..jetstream::NatsSettings::default()
+        };
+        match &self.auth {
+            NatsAuth::InUrl => {}
+            NatsAuth::User { user, password } => {
+                options.user = Some(user.clone());
+                options.password = Some(secret(&password.current()?));
+            }
+            NatsAuth::Token(SecretSource::Value(token)) => options.token = Some(secret(token)),
+            NatsAuth::Token(SecretSource::File { path, .. }) => {
+                options.token_file = Some(path.clone());
+            }
+            NatsAuth::CredentialsFile(path) => options.credentials_file = Some(path.clone()),
+            NatsAuth::NkeyFile(path) => options.nkey_file = Some(path.clone()),
+        }
+        Ok(options)
+    }
 }
 
 /// How to log in to NATS.
@@ -92,50 +168,6 @@ pub struct NatsTls {
     pub first: bool,
 }
 
-/// Who writes the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writers {
-    /// Postrider alone.
-    Exclusive,
-    /// Others too.
-    Shared,
-}
-
-/// One `[[outbox]]`. Columns that are `None` are found by their usual names.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutboxSettings {
-    /// The table.
-    pub table: TableName,
-    /// Subject template; `None`: by the columns that the table has.
-    pub subject: Option<String>,
-    /// Column of the row id.
-    pub id: Option<String>,
-    /// Column of the payload.
-    pub payload: Option<String>,
-    /// Column of the aggregate type.
-    pub aggregate_type: Option<String>,
-    /// Column of the aggregate id.
-    pub aggregate_id: Option<String>,
-    /// Column of the event type.
-    pub event_type: Option<String>,
-    /// Column of the topic.
-    pub topic: Option<String>,
-    /// Column with a JSON object of headers.
-    pub headers_column: Option<String>,
-    /// Header name and the column whose value it carries.
-    pub headers: Vec<(String, String)>,
-    /// Column of the creation time.
-    pub created_at: Option<String>,
-    /// Column of the W3C trace parent.
-    pub traceparent: Option<String>,
-    /// Column of the W3C trace state.
-    pub tracestate: Option<String>,
-    /// Template of the ordering key; `None`: aggregate id, else topic, else type.
-    pub ordering_key: Option<String>,
-    /// Template of the dedup id.
-    pub dedup_id: String,
-}
-
 /// `[delivery]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliverySettings {
@@ -147,31 +179,4 @@ pub struct DeliverySettings {
     pub confirm_delay: Duration,
     /// Bound of what is published and not yet acked, in bytes.
     pub max_in_flight_bytes: u64,
-}
-
-/// What happens to a row that can never be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnPoison {
-    /// Written to the dead-letter table; the stream goes on.
-    Park,
-    /// The streamer stops.
-    Halt,
-}
-
-/// What happens to a row whose subject no stream, or another stream, takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnUnroutable {
-    /// Wait until the stream takes it.
-    Wait,
-    /// As a poison row under `park`.
-    Park,
-}
-
-impl fmt::Display for Writers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-        })
-    }
 }

@@ -1,4 +1,6 @@
-//! Syntax of templates: text with `{column}` placeholders. Rendering is not done here.
+//! Checks of templates: text with `{column}` placeholders. `outbox` parses and renders them.
+
+use outbox::{Part, Template};
 
 use crate::config::fault::{Wrong, quote};
 use crate::config::names::check_identifier;
@@ -6,46 +8,22 @@ use crate::config::names::check_identifier;
 /// Longest template, in bytes: more than any subject that NATS takes (its default line is 4 KiB).
 const TEMPLATE_MAX_BYTES: usize = 1024;
 
-/// A piece of a template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part<'a> {
-    Text(&'a str),
-    Column(&'a str),
-}
-
-/// Splits a template into its parts.
-fn parts(template: &str) -> Result<Vec<Part<'_>>, Wrong> {
-    if template.len() > TEMPLATE_MAX_BYTES {
-        let problem = format!("the template {} is too long", quote(template));
-        return Err(Wrong::new(problem, "at most 1024 bytes"));
+/// Reads a template and checks the names in it.
+fn parse(text: &str) -> Result<Template, Wrong> {
+    if text.len() > TEMPLATE_MAX_BYTES {
+        return Err(Wrong::new(
+            format!("the template {} is too long", quote(text)),
+            "at most 1024 bytes",
+        ));
     }
-    let braces = || {
-        let problem = format!("the braces in {} do not match", quote(template));
-        Wrong::new(
-            problem,
-            "a placeholder is a column name in braces, like {aggregate_type}",
-        )
-    };
-    let mut parts = Vec::new();
-    let mut rest = template;
-    while let Some(open) = rest.find(['{', '}']) {
-        let (text, tail) = rest.split_at(open);
-        if !text.is_empty() {
-            parts.push(Part::Text(text));
-        }
-        let tail = tail.strip_prefix('{').ok_or_else(braces)?;
-        let (column, after) = tail.split_once('}').ok_or_else(braces)?;
-        if column.contains('{') {
-            return Err(braces());
-        }
-        check_identifier(column, "placeholder")?;
-        parts.push(Part::Column(column));
-        rest = after;
+    let template = Template::parse(text).map_err(|error| {
+        let help = "a placeholder is a column name in braces, like {aggregate_type}";
+        Wrong::new(format!("in the template {}: {error}", quote(text)), help)
+    })?;
+    for place in template.places() {
+        check_identifier(place, "placeholder")?;
     }
-    if !rest.is_empty() {
-        parts.push(Part::Text(rest));
-    }
-    Ok(parts)
+    Ok(template)
 }
 
 /// Checks a subject template: tokens of text and placeholders, parted by dots.
@@ -62,17 +40,14 @@ pub fn check_subject(template: &str) -> Result<(), Wrong> {
             help,
         ))
     };
-    let parts = parts(template)?;
+    let parsed = parse(template)?;
     // With each placeholder as one letter, what is left must be a subject.
     let mut subject = String::new();
-    for part in &parts {
+    for part in parsed.parts() {
         subject.push_str(match part {
-            Part::Text(text) => text,
-            Part::Column(_) => "x",
+            Part::Literal(text) => text,
+            Part::Place(_) => "x",
         });
-    }
-    if subject.is_empty() {
-        return wrong("is empty");
     }
     if let Some(c) = subject.chars().find(|c| !c.is_ascii_graphic()) {
         return wrong(&format!("has {c:?} in it"));
@@ -98,8 +73,7 @@ pub fn check_subject(template: &str) -> Result<(), Wrong> {
 /// # Errors
 /// For unmatched braces, and without such a placeholder.
 pub fn check_key(template: &str, example: &str) -> Result<(), Wrong> {
-    let varies = |part: &Part<'_>| matches!(part, Part::Column(column) if *column != "table");
-    if parts(template)?.iter().any(varies) {
+    if parse(template)?.places().any(|place| place != "table") {
         return Ok(());
     }
     let problem = format!("the template {} is the same for every row", quote(template));

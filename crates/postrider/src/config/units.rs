@@ -138,7 +138,7 @@ pub fn format_size(size_bytes: u64) -> String {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = units
         .iter()
-        .find(|(_, bytes)| size_bytes >= *bytes && size_bytes % bytes == 0);
+        .find(|(_, bytes)| size_bytes >= *bytes && size_bytes.is_multiple_of(*bytes));
     match unit {
         Some((name, bytes)) => format!("{}{name}", size_bytes / bytes),
         None => format!("{size_bytes}B"),
@@ -153,7 +153,7 @@ fn format_ms(time_ms: u64) -> String {
     let unit = DURATION_UNITS
         .iter()
         .rev()
-        .find(|(_, ms)| time_ms % ms == 0);
+        .find(|(_, ms)| time_ms.is_multiple_of(*ms));
     let (name, ms) = unit.copied().unwrap_or(("ms", 1));
     format!("{}{name}", time_ms / ms)
 }
