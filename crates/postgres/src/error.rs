@@ -59,7 +59,7 @@ pub enum PgError {
         host: String,
         /// Why.
         #[source]
-        source: TlsError,
+        source: Box<TlsError>,
     },
     /// Authentication failed on our side; a refusal by the server is [`PgError::Server`].
     #[error("cannot authenticate with PostgreSQL: {reason}")]
@@ -69,7 +69,7 @@ pub enum PgError {
     },
     /// The server answered with an error.
     #[error("PostgreSQL answered with an error")]
-    Server(#[from] ServerError),
+    Server(#[source] Box<ServerError>),
     /// The server is older than this program supports.
     #[error("PostgreSQL {found} is too old: version 14 or newer is needed")]
     ServerVersion {
@@ -136,10 +136,16 @@ impl PgError {
     }
 }
 
+impl From<ServerError> for PgError {
+    fn from(error: ServerError) -> Self {
+        Self::Server(Box::new(error))
+    }
+}
+
 impl From<tokio_postgres::Error> for PgError {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(db) = error.as_db_error() {
-            return Self::Server(ServerError::from(db));
+            return ServerError::from(db).into();
         }
         if error.is_closed() {
             return Self::Closed;

@@ -10,17 +10,35 @@
 #![warn(missing_docs)]
 
 mod connect;
+mod control;
+mod dead_letter;
 mod error;
+mod lag;
+mod publication;
 mod quote;
 mod session;
+mod setup;
+mod sql;
+mod table;
 mod url;
 mod version;
 
 pub use connect::{PgStream, TlsError, Transport};
+pub use control::Control;
+pub use dead_letter::{DEAD_LETTER_TABLE, DeadLetter, DeadLetterAccess};
 pub use error::{Fault, PgError, ServerError, SqlState};
+pub use lag::{OpenTransaction, SlotHolder, SlotLag};
+pub use publication::{MAX_PUBLISHED_TABLES, Publication, PublishedTable};
 pub use quote::{quote_identifier, quote_literal, quote_qualified};
 pub use session::{
     CreatedSlot, Ending, ReplicationSession, SystemIdentity, TextRow, TimelineFork, WalStream,
+};
+pub use setup::{
+    Finding, Object, Outcome, SetupPlan, SetupReport, SlotWait, check, check_slot_name, drop_slot,
+    print_sql, setup, teardown,
+};
+pub use table::{
+    Column, MAX_COUNTED_ROWS, RowCount, TableInfo, TableKind, TableName, TableNameError,
 };
 pub use url::{
     ConnectConfig, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PORT, Environment, Host, HostAddress, Password,

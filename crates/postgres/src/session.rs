@@ -28,6 +28,9 @@ pub use stream::{Ending, WalStream};
 /// How long a command may take that the server answers from memory.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a session that is no longer wanted may take to say farewell.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Most rows kept of one answer; the commands used here give one.
 const MAX_ANSWER_ROWS: usize = 10_000;
 
@@ -225,7 +228,7 @@ impl ReplicationSession {
                 let message = self.wire.next_message(MAX_COMMAND_MESSAGE_BYTES).await?;
                 match message.tag {
                     b'W' => return Ok(()),
-                    b'E' => return Err(PgError::Server(ServerError::parse(&message.body))),
+                    b'E' => return Err(ServerError::parse(&message.body).into()),
                     b'N' | b'S' | b'A' => {}
                     tag => return Err(unexpected(tag, "starting the stream")),
                 }
@@ -235,6 +238,12 @@ impl ReplicationSession {
             .await
             .map_err(|_| timed_out("START_REPLICATION"))??;
         Ok(WalStream::new(self.wire, self.backend_pid))
+    }
+
+    /// Ends the session in good order, so that the server logs no broken connection. Bounded in
+    /// time; failures are of no interest any more.
+    pub async fn close(mut self) {
+        let _ = timeout(FAREWELL, self.wire.say_farewell()).await;
     }
 
     async fn quick(&mut self, command: &str) -> Result<Vec<TextRow>, PgError> {

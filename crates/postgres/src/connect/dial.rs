@@ -63,6 +63,7 @@ pub(super) async fn connect(
             }
             tls::secure(config, host, stream)
                 .await
+                .map_err(Box::new)
                 .map_err(|source| PgError::Tls {
                     host: host.to_string(),
                     source,

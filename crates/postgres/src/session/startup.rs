@@ -113,7 +113,7 @@ fn refused(error: ServerError) -> PgError {
             found: "13 or older".to_owned(),
         };
     }
-    PgError::Server(error)
+    error.into()
 }
 
 enum Scram {

@@ -16,9 +16,6 @@ use crate::error::{PgError, ServerError};
 /// `CopyDone`: we send no more status updates.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 
-/// `Terminate`.
-const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
-
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -159,11 +156,7 @@ impl WalStream {
                 _ => {}
             }
         }
-        self.wire.queue(&TERMINATE);
-        // The server has answered; how it takes the farewell is of no interest.
-        if self.wire.flush().await.is_ok() {
-            let _ = self.wire.shutdown().await;
-        }
+        self.wire.say_farewell().await;
         Ok(())
     }
 

@@ -25,6 +25,9 @@ const MIN_READ_BYTES: usize = 16 * 1024;
 /// A buffer that one large message has made larger than this is given back after it.
 const MAX_KEPT_BUFFER_BYTES: usize = 1024 * 1024;
 
+/// `Terminate`.
+const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
 /// Tag and length in front of every message.
 const HEADER_BYTES: usize = 5;
 
@@ -202,11 +205,12 @@ impl Wire {
         .await
     }
 
-    /// Closes our direction of the stream.
-    pub(super) async fn shutdown(&mut self) -> Result<(), PgError> {
-        poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx))
-            .await
-            .map_err(PgError::Io)
+    /// Sends `Terminate` and closes our direction. How the server takes it is of no interest.
+    pub(super) async fn say_farewell(&mut self) {
+        self.queue(&TERMINATE);
+        if self.flush().await.is_ok() {
+            let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+        }
     }
 
     /// Room for the next read. Grows with what has arrived, not with what a length field claims.

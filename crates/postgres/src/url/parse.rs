@@ -1,5 +1,6 @@
 //! From the text of a URL to libpq's keywords and values.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::UrlError;
@@ -153,5 +154,5 @@ fn decode(raw: &str) -> Option<String> {
     percent_encoding::percent_decode_str(raw)
         .decode_utf8()
         .ok()
-        .map(|text| text.into_owned())
+        .map(Cow::into_owned)
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::error::SqlState;
 
 fn fault(code: &str, message: &str) -> Fault {
-    PgError::Server(ServerError {
+    PgError::from(ServerError {
         code: SqlState::new(code),
         severity: "ERROR".to_owned(),
         message: message.to_owned(),
@@ -121,7 +121,7 @@ fn an_error_response_is_read_field_by_field() {
     );
     assert_eq!(error.severity, "ERROR");
     // In another language the function that raised it still tells.
-    assert_eq!(PgError::Server(error).fault(), Fault::SlotMissing);
+    assert_eq!(PgError::from(error).fault(), Fault::SlotMissing);
 }
 
 #[test]

@@ -1,0 +1,311 @@
+//! The publication: made as it should be, or checked as it is.
+
+use super::{Finding, Object, Outcome, SetupPlan, SetupReport};
+use crate::control::Control;
+use crate::error::PgError;
+use crate::publication::{Publication, PublishedTable};
+use crate::quote::quote_identifier;
+use crate::sql;
+use crate::table::{TableInfo, TableKind, TableName};
+
+/// The statements that make the publication: the first table as in the file, the others added.
+pub(super) fn statements(publication: &str, tables: &[TableName]) -> Vec<String> {
+    let mut statements = Vec::new();
+    for table in tables {
+        if statements.is_empty() {
+            let values = [
+                ("publication", publication),
+                ("schema", table.schema.as_str()),
+                ("table", table.name.as_str()),
+            ];
+            let section = sql::section(sql::PUBLICATION_AND_SLOT, "publication");
+            statements.push(sql::render(section, &values).trim().to_owned());
+        } else {
+            statements.push(add_table(publication, table));
+        }
+    }
+    statements
+}
+
+fn add_table(publication: &str, table: &TableName) -> String {
+    format!(
+        "ALTER PUBLICATION {} ADD TABLE {table};",
+        quote_identifier(publication)
+    )
+}
+
+/// Makes the publication if it is missing, in one transaction; checks it otherwise.
+pub(super) async fn make(
+    control: &Control,
+    plan: &SetupPlan,
+    report: &SetupReport,
+) -> Result<Vec<Finding>, PgError> {
+    if control.publication(&plan.publication).await?.is_some() {
+        return find(control, plan, report).await;
+    }
+    let statements = statements(&plan.publication, &plan.tables).join("\n");
+    // Several statements in one simple query are one transaction.
+    match control
+        .client()
+        .batch_execute(&statements)
+        .await
+        .map_err(PgError::from)
+    {
+        Ok(()) => Ok(vec![Finding::new(
+            Object::Publication,
+            &plan.publication,
+            Outcome::Made,
+            "made, for inserts of the outbox tables only",
+        )]),
+        Err(error) if error.fault() == crate::Fault::PermissionDenied => {
+            let text = format!("cannot be made by this role: {}", error.one_line());
+            Ok(vec![
+                Finding::new(Object::Publication, &plan.publication, Outcome::Wrong, text)
+                    .cured_by(format!("as the owner of the tables: {statements}")),
+            ])
+        }
+        // Another setup was faster.
+        Err(error)
+            if error
+                .server()
+                .is_some_and(|server| server.code.as_str() == "42710") =>
+        {
+            find(control, plan, report).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks the publication as it is.
+pub(super) async fn find(
+    control: &Control,
+    plan: &SetupPlan,
+    report: &SetupReport,
+) -> Result<Vec<Finding>, PgError> {
+    let name = &plan.publication;
+    let finding = |outcome, text: &str| Finding::new(Object::Publication, name, outcome, text);
+    let Some(publication) = control.publication(name).await? else {
+        return Ok(vec![
+            finding(Outcome::Missing, "not there").cured_by("run `postrider setup`"),
+        ]);
+    };
+    let tables: Vec<&TableInfo> = report.tables.iter().map(|(info, _)| info).collect();
+    let mut findings = verify(&publication, &tables, control.server_version().major());
+    if !findings
+        .iter()
+        .any(|finding| finding.outcome == Outcome::Wrong)
+    {
+        findings.insert(0, finding(Outcome::Found, "found"));
+    }
+    Ok(findings)
+}
+
+/// Everything about a publication that would lose rows (wrong) or surprise (warning).
+fn verify(publication: &Publication, tables: &[&TableInfo], major: u16) -> Vec<Finding> {
+    let name = &publication.name;
+    let quoted = quote_identifier(name);
+    let finding = |outcome, text: String| Finding::new(Object::Publication, name, outcome, text);
+    let mut findings = Vec::new();
+    if !publication.inserts {
+        findings.push(
+            finding(Outcome::Wrong, "it does not publish inserts".to_owned()).cured_by(format!(
+                "ALTER PUBLICATION {quoted} SET (publish = 'insert');"
+            )),
+        );
+    }
+    if publication.more_than_inserts {
+        let text = "it publishes more than inserts: updates and deletes are sent for nothing, and \
+                    fail in the application on tables without primary key";
+        findings.push(finding(Outcome::Warning, text.to_owned()).cured_by(format!(
+            "ALTER PUBLICATION {quoted} SET (publish = 'insert');"
+        )));
+    }
+    if publication.all_tables {
+        let text = "it is for all tables: rows of other tables are sent and thrown away";
+        findings.push(finding(Outcome::Warning, text.to_owned()));
+    }
+    for table in tables {
+        let via_leaf = table.kind == TableKind::Partitioned && !publication.via_root;
+        if via_leaf {
+            let text = format!(
+                "{} is partitioned, and its rows would come under the names of its partitions",
+                table.name
+            );
+            findings.push(finding(Outcome::Wrong, text).cured_by(format!(
+                "ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);"
+            )));
+            continue;
+        }
+        match publication.table(&table.name.schema, &table.name.name) {
+            None => findings.push(
+                finding(Outcome::Wrong, format!("it lacks the table {}", table.name))
+                    .cured_by(add_table(name, &table.name)),
+            ),
+            Some(entry) => findings.extend(verify_entry(name, table, entry, major)),
+        }
+    }
+    let others = publication.tables.iter().filter(|entry| {
+        !tables
+            .iter()
+            .any(|table| table.name.schema == entry.schema && table.name.name == entry.name)
+    });
+    let others = others.count();
+    if others > 0 && !publication.all_tables {
+        let text = format!("it holds {others} other tables, whose rows are thrown away");
+        findings.push(finding(Outcome::Warning, text));
+    }
+    findings
+}
+
+/// Columns that are not published, and rows that are filtered.
+fn verify_entry(
+    publication: &str,
+    table: &TableInfo,
+    entry: &PublishedTable,
+    major: u16,
+) -> Vec<Finding> {
+    let finding =
+        |text: String| Finding::new(Object::Publication, publication, Outcome::Warning, text);
+    let mut findings = Vec::new();
+    if let Some(filter) = &entry.row_filter {
+        let text = format!("it sends only rows of {} with {filter}", table.name);
+        findings.push(finding(text));
+    }
+    let hidden = table.columns.iter().filter(|column| match &entry.columns {
+        Some(published) => !published.contains(&column.name),
+        None => column.generated && major < 18,
+    });
+    let hidden: Vec<&str> = hidden.map(|column| column.name.as_str()).collect();
+    if !hidden.is_empty() {
+        let text = format!(
+            "it does not send these columns of {}: {}",
+            table.name,
+            hidden.join(", ")
+        );
+        findings.push(finding(text));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Column;
+
+    fn table(kind: TableKind) -> TableInfo {
+        let column = |name: &str, generated| Column {
+            name: name.to_owned(),
+            type_name: "text".to_owned(),
+            not_null: true,
+            generated,
+        };
+        TableInfo {
+            name: TableName {
+                schema: "Audit".to_owned(),
+                name: "out\"box".to_owned(),
+            },
+            oid: 1,
+            kind,
+            unlogged: false,
+            columns: vec![column("id", false), column("g", true)],
+            primary_key: Vec::new(),
+            readable: true,
+        }
+    }
+
+    fn publication(tables: Vec<PublishedTable>) -> Publication {
+        Publication {
+            name: "p".to_owned(),
+            inserts: true,
+            more_than_inserts: false,
+            all_tables: false,
+            via_root: true,
+            tables,
+        }
+    }
+
+    fn entry(schema: &str, columns: Option<&[&str]>, filter: Option<&str>) -> PublishedTable {
+        PublishedTable {
+            schema: schema.to_owned(),
+            name: "out\"box".to_owned(),
+            columns: columns.map(|list| list.iter().map(|name| (*name).to_owned()).collect()),
+            row_filter: filter.map(str::to_owned),
+        }
+    }
+
+    fn texts(publication: &Publication, kind: TableKind, major: u16) -> Vec<(Outcome, String)> {
+        let table = table(kind);
+        let findings = verify(publication, &[&table], major);
+        findings
+            .into_iter()
+            .map(|finding| (finding.outcome, finding.to_string()))
+            .collect()
+    }
+
+    #[test]
+    fn a_publication_that_fits_is_silent() {
+        let fits = publication(vec![entry("Audit", Some(&["id", "g"]), None)]);
+        assert_eq!(texts(&fits, TableKind::Partitioned, 18), []);
+    }
+
+    #[test]
+    fn what_would_lose_rows_is_wrong_and_names_the_cure() {
+        let mut broken = publication(vec![entry("public", None, None)]);
+        broken.inserts = false;
+        let found = texts(&broken, TableKind::Ordinary, 15);
+        assert!(
+            found
+                .iter()
+                .any(|(outcome, text)| *outcome == Outcome::Wrong
+                    && text
+                        .contains("ALTER PUBLICATION \"p\" ADD TABLE \"Audit\".\"out\"\"box\";"))
+        );
+        assert!(
+            found
+                .iter()
+                .any(|(_, text)| text.contains("SET (publish = 'insert')"))
+        );
+
+        broken.inserts = true;
+        broken.via_root = false;
+        let found = texts(&broken, TableKind::Partitioned, 15);
+        assert!(
+            found
+                .iter()
+                .any(|(outcome, text)| *outcome == Outcome::Wrong
+                    && text.contains("publish_via_partition_root"))
+        );
+    }
+
+    #[test]
+    fn hidden_columns_and_filters_are_named() {
+        let found = texts(
+            &publication(vec![entry("Audit", Some(&["id"]), Some("(id > 5)"))]),
+            TableKind::Ordinary,
+            18,
+        );
+        assert_eq!(found.len(), 2);
+        assert!(found[0].1.contains("(id > 5)") && found[1].1.ends_with(": g"));
+        let old = texts(
+            &publication(vec![entry("Audit", None, None)]),
+            TableKind::Ordinary,
+            14,
+        );
+        assert!(old[0].1.ends_with(": g"));
+    }
+
+    #[test]
+    fn several_tables_are_one_publication() {
+        let table = |name: &str| TableName {
+            schema: "s".to_owned(),
+            name: name.to_owned(),
+        };
+        let statements = statements("P", &[table("a"), table("b")]);
+        assert_eq!(statements.len(), 2);
+        assert!(statements[0].starts_with("CREATE PUBLICATION \"P\" FOR TABLE \"s\".\"a\""));
+        assert_eq!(
+            statements[1],
+            "ALTER PUBLICATION \"P\" ADD TABLE \"s\".\"b\";"
+        );
+    }
+}
