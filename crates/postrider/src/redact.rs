@@ -29,7 +29,7 @@ const WORDS: [&str; 8] = [
     "test",
 ];
 
-/// What the mildest encoder of user parts encodes; the strictest encodes all but letters and digits.
+/// What the mildest encoder of user parts encodes; the strictest spares only letters and digits.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

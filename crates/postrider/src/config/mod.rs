@@ -18,6 +18,7 @@ pub mod units;
 pub mod url;
 
 mod nats;
+mod outbox_keys;
 #[cfg(test)]
 mod tests;
 

@@ -186,7 +186,7 @@ fn check(text: &str, name: &str, kind: OutboxKind, nats_stream: &str) -> Result<
                 return Ok(());
             }
             let problem = format!(
-                "the stream {} is not nats.stream ({}); this version of Postrider writes one stream",
+                "the stream {} is not nats.stream ({}), and this version writes one stream only",
                 quote(text),
                 quote(nats_stream)
             );
