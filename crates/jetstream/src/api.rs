@@ -16,10 +16,13 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::config::StreamConfig;
 use crate::connect::{Link, fault, shortened};
-use crate::stored::{Stored, decode_base64};
+use crate::stored::{StoredMessage, decode_base64};
 
 /// For one answer. A leader answers in milliseconds; an election takes some seconds.
 pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// HTTP-like code of an answer that no repetition changes.
+const BAD_REQUEST: u16 = 400;
 
 /// Error codes of JetStream that decide something (errors.json of nats-server).
 mod code {
@@ -29,6 +32,8 @@ mod code {
     pub(super) const OFF_FOR_ACCOUNT: u32 = 10_039;
     /// JSStreamNotFoundErr.
     pub(super) const NO_STREAM: u32 = 10_059;
+    /// JSStreamSubjectOverlapErr.
+    pub(super) const SUBJECT_OVERLAP: u32 = 10_065;
     /// JSNotEnabledErr.
     pub(super) const OFF: u32 = 10_076;
 }
@@ -37,8 +42,12 @@ mod code {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiFault {
     /// JetStream answered with an error.
-    #[error("{description} (JetStream error {err_code})")]
-    Api { err_code: u32, description: String },
+    #[error("{description} (JetStream error {code}/{err_code})")]
+    Api {
+        code: u16,
+        err_code: u32,
+        description: String,
+    },
     /// Nobody listens on the API's subject.
     #[error("nobody answers for JetStream")]
     NoResponders,
@@ -57,25 +66,36 @@ pub(crate) enum ApiFault {
 }
 
 impl ApiFault {
+    /// Whether the stream's subjects are another stream's already.
+    pub(crate) fn is_subject_overlap(&self) -> bool {
+        matches!(self, Self::Api { err_code, .. } if *err_code == code::SUBJECT_OVERLAP)
+    }
+
+    /// Whether the stream does not exist.
     pub(crate) fn is_stream_missing(&self) -> bool {
         matches!(self, Self::Api { err_code, .. } if *err_code == code::NO_STREAM)
     }
 
     /// What this means for the use of a stream. `asked` is the API subject without its prefix.
     pub(crate) fn into_broker_fault(self, stream: &str, asked: &str) -> BrokerFault {
-        let (kind, detail) = match self {
-            Self::Api { err_code, .. } if err_code == code::NO_STREAM => (
+        let (kind, detail) = match &self {
+            Self::Api { err_code, .. } if *err_code == code::NO_STREAM => (
                 BrokerFaultKind::StreamMissing,
                 format!("{stream}; `setup` makes it, or create it by hand"),
             ),
-            Self::Api { err_code, .. }
-                if [code::OFF, code::OFF_FOR_ACCOUNT].contains(&err_code) =>
-            {
+            Self::Api { err_code, .. } if [code::OFF, code::OFF_FOR_ACCOUNT].contains(err_code) => {
                 let cure = "enable it for the account that we log in to (`jetstream: enabled` in \
                             the account of the server's configuration)";
                 let error = format!("JetStream error {err_code}");
                 (BrokerFaultKind::NoJetStream, format!("{error}; {cure}"))
             }
+            // Requests that the server will refuse as often as they come.
+            Self::Api {
+                code: BAD_REQUEST, ..
+            } => (
+                BrokerFaultKind::StreamUnfit,
+                format!("{stream}: $JS.API.{asked}: {self}"),
+            ),
             Self::NoResponders => (
                 BrokerFaultKind::NoJetStream,
                 "nobody answers for it; start nats-server with `-js` or a `jetstream {}` block, \
@@ -89,7 +109,7 @@ impl ApiFault {
                      its inbox (_INBOX.> or nats.inbox_prefix)"
                 ),
             ),
-            Self::Trouble(end) => (BrokerFaultKind::Unreachable, words_of(&end)),
+            Self::Trouble(end) => (BrokerFaultKind::Unreachable, words_of(end)),
             other @ Self::Client(_) => (BrokerFaultKind::Unreachable, other.to_string()),
             other => (
                 BrokerFaultKind::StreamUnavailable,
@@ -154,10 +174,10 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     let unreadable = |error: serde_json::Error| ApiFault::Unreadable(error.to_string());
     let envelope: Envelope = serde_json::from_slice(&message.payload).map_err(unreadable)?;
     if let Some(error) = envelope.error {
-        // Servers before 2.4 gave no err_code; 404 and 503 are still telling.
         return Err(ApiFault::Api {
+            code: error.code,
             err_code: error.err_code,
-            description: format!("{} {}", error.code, shortened(&error.description)),
+            description: shortened(&error.description),
         });
     }
     serde_json::from_slice(&message.payload).map_err(unreadable)
@@ -203,6 +223,24 @@ pub(crate) struct StateWire {
 pub(crate) struct ClusterWire {
     #[serde(default)]
     pub(crate) leader: Option<String>,
+    #[serde(default)]
+    pub(crate) replicas: Option<Vec<Replica>>,
+}
+
+/// A follower of the stream's leader.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Replica {
+    /// Name of the server.
+    pub name: String,
+    /// It holds everything that the leader holds.
+    #[serde(default)]
+    pub current: bool,
+    /// The leader believes it down.
+    #[serde(default)]
+    pub offline: bool,
+    /// Operations it is behind.
+    #[serde(default)]
+    pub lag: u64,
 }
 
 /// The stream as its leader sees it.
@@ -245,7 +283,11 @@ struct MessageAnswer {
 struct MessageWire {
     seq: u64,
     #[serde(default)]
+    subject: String,
+    #[serde(default)]
     hdrs: String,
+    #[serde(default)]
+    data: String,
     #[serde(default)]
     time: String,
 }
@@ -255,22 +297,64 @@ pub(crate) async fn message_at(
     link: &Link,
     stream: &str,
     sequence: u64,
-) -> Result<Option<Stored>, ApiFault> {
-    let verb = format!("STREAM.MSG.GET.{stream}");
-    let answer: MessageAnswer = match ask(link, &verb, &json!({ "seq": sequence })).await {
+) -> Result<Option<StoredMessage>, ApiFault> {
+    let message = message(link, stream, &json!({ "seq": sequence })).await?;
+    match message {
+        Some(message) if message.sequence != sequence => {
+            let sequence = message.sequence;
+            let what = format!("it is about sequence {sequence}");
+            Err(ApiFault::Unreadable(what))
+        }
+        message => Ok(message),
+    }
+}
+
+/// The first message at or after a sequence; `None` if there is none.
+pub(crate) async fn message_from(
+    link: &Link,
+    stream: &str,
+    sequence: u64,
+) -> Result<Option<StoredMessage>, ApiFault> {
+    message(
+        link,
+        stream,
+        &json!({ "seq": sequence, "next_by_subj": ">" }),
+    )
+    .await
+}
+
+async fn message(
+    link: &Link,
+    stream: &str,
+    which: &Value,
+) -> Result<Option<StoredMessage>, ApiFault> {
+    let answer: MessageAnswer = match ask(link, &format!("STREAM.MSG.GET.{stream}"), which).await {
         Ok(answer) => answer,
         Err(ApiFault::Api { err_code, .. }) if err_code == code::NO_MESSAGE => return Ok(None),
         Err(fault) => return Err(fault),
     };
-    if answer.message.seq != sequence {
-        let seq = answer.message.seq;
-        return Err(ApiFault::Unreadable(format!("it is about sequence {seq}")));
-    }
-    let headers = decode_base64(&answer.message.hdrs)
-        .ok_or_else(|| ApiFault::Unreadable("headers are not base64".to_owned()))?;
-    Ok(Some(Stored {
+    let decode = |text: &str| {
+        decode_base64(text)
+            .map(Into::into)
+            .ok_or_else(|| ApiFault::Unreadable("it is not base64".to_owned()))
+    };
+    Ok(Some(StoredMessage {
         sequence: answer.message.seq,
+        headers: decode(&answer.message.hdrs)?,
+        payload: decode(&answer.message.data)?,
+        subject: answer.message.subject,
         time: answer.message.time,
-        headers,
     }))
+}
+
+#[derive(Deserialize)]
+struct NamesWire {
+    #[serde(default)]
+    streams: Option<Vec<String>>,
+}
+
+/// The streams that take a subject: at most one for a subject without wildcards.
+pub(crate) async fn streams_for(link: &Link, subject: &str) -> Result<Vec<String>, ApiFault> {
+    let names: NamesWire = ask(link, "STREAM.NAMES", &json!({ "subject": subject })).await?;
+    Ok(names.streams.unwrap_or_default())
 }

@@ -226,12 +226,14 @@ impl Epoch {
     pub async fn next_events(&mut self, out: &mut Vec<EpochEvent>) {
         let before = out.len();
         loop {
-            if self.ended {
-                std::future::pending::<()>().await;
+            if !self.ended {
+                self.take_ready(out);
             }
-            self.take_ready(out);
             if out.len() > before {
                 return;
+            }
+            if self.ended {
+                std::future::pending::<()>().await;
             }
             tokio::select! {
                 biased;

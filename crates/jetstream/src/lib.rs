@@ -17,19 +17,25 @@ mod connect;
 mod epoch;
 mod identity;
 mod options;
+mod reader;
 mod secret;
 mod stored;
+mod stream;
 mod subject;
 mod target;
 mod url;
 
+pub use api::Replica;
 pub use config::{
     Concern, DEFAULT_DUPLICATE_WINDOW, Finding, StreamConfig, check_stream, metadata, writers_name,
 };
 pub use connect::install_crypto_provider;
 pub use epoch::{Epoch, EpochEvent, EpochReader, MAX_IN_FLIGHT_ROWS};
 pub use options::{NatsOptions, NatsSettings, OptionsFault, OptionsFaults};
+pub use reader::StreamReader;
 pub use secret::Secret;
+pub use stored::StoredMessage;
+pub use stream::{ServerFacts, StreamAdmin, StreamState, StreamWanted};
 pub use subject::{covers, overlaps};
 pub use target::StreamTarget;
 pub use url::{Server, UrlFault};

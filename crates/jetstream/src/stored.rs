@@ -1,26 +1,33 @@
 //! Messages as the stream holds them: the answer of STREAM.MSG.GET and our headers in it.
 
+use bytes::Bytes;
 use outbox::{ReadBack, StoredRow, Tail, header};
 
-/// One message of the stream, without its body.
+/// One message as the stream holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub struct StoredMessage {
     /// Sequence in the stream.
-    pub(crate) sequence: u64,
-    /// RFC 3339, as the server wrote it.
-    pub(crate) time: String,
+    pub sequence: u64,
+    /// The subject it is stored under.
+    pub subject: String,
+    /// When it was stored: RFC 3339, as the server wrote it.
+    pub time: String,
     /// The header block with its status line; empty where the message has none.
-    pub(crate) headers: Vec<u8>,
+    pub headers: Bytes,
+    /// The body.
+    pub payload: Bytes,
 }
 
-impl Stored {
-    /// First value of a header, by its exact name.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+impl StoredMessage {
+    /// First value of a header, by its exact name; `None` too where it is not UTF-8.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
         find_header(&self.headers, name)
     }
 
     /// Our headers, if they are there and can be read.
-    pub(crate) fn row(&self) -> Option<StoredRow> {
+    #[must_use]
+    pub fn row(&self) -> Option<StoredRow> {
         Some(StoredRow {
             sequence: self.sequence,
             source: self.header(header::SOURCE)?.parse().ok()?,
@@ -32,7 +39,7 @@ impl Stored {
 }
 
 /// What a message that may be gone says about the tail.
-pub(crate) fn tail_of(stored: Option<&Stored>) -> Tail {
+pub(crate) fn tail_of(stored: Option<&StoredMessage>) -> Tail {
     match stored {
         None => Tail::Gone,
         Some(stored) => stored.row().map_or(Tail::Foreign, Tail::Row),
@@ -40,7 +47,7 @@ pub(crate) fn tail_of(stored: Option<&Stored>) -> Tail {
 }
 
 /// What a message that may be gone says about a PubAck.
-pub(crate) fn read_back_of(stored: Option<&Stored>) -> ReadBack {
+pub(crate) fn read_back_of(stored: Option<&StoredMessage>) -> ReadBack {
     match stored {
         None => ReadBack::Gone,
         Some(stored) => stored.row().map_or(ReadBack::Foreign, ReadBack::Row),
@@ -116,11 +123,13 @@ mod tests {
         }
     }
 
-    fn stored(headers: &str) -> Stored {
-        Stored {
+    fn stored(headers: &str) -> StoredMessage {
+        StoredMessage {
             sequence: 7,
+            subject: "outbox.a".into(),
             time: String::new(),
-            headers: headers.as_bytes().to_vec(),
+            headers: Bytes::copy_from_slice(headers.as_bytes()),
+            payload: Bytes::new(),
         }
     }
 
@@ -149,8 +158,8 @@ mod tests {
         ] {
             assert_eq!(tail_of(Some(&stored(headers))), Tail::Foreign, "{headers}");
         }
-        let mut bytes = stored("NATS/1.0\r\nNats-Msg-Id: ");
-        bytes.headers.extend([0xff, b'\r', b'\n']);
+        let mut bytes = stored("");
+        bytes.headers = Bytes::from_static(b"NATS/1.0\r\nNats-Msg-Id: \xff\r\n");
         assert_eq!(read_back_of(Some(&bytes)), ReadBack::Foreign);
     }
 }
