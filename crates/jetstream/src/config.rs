@@ -299,6 +299,15 @@ fn warnings(config: &StreamConfig) -> Vec<Finding> {
             format!("nats stream edit {name} --replicas=3"),
         ));
     }
+    findings.extend(limit_warnings(config));
+    findings.extend(routing_warnings(config));
+    findings
+}
+
+/// What makes messages or ids vanish, or rows wait.
+fn limit_warnings(config: &StreamConfig) -> Vec<Finding> {
+    let name = &config.name;
+    let mut findings = Vec::new();
     let limited = config.max_msgs > 0 || config.max_bytes > 0;
     if config.discard == "old" && (limited || config.max_age > 0) {
         findings.push(warn(
@@ -341,6 +350,12 @@ fn warnings(config: &StreamConfig) -> Vec<Finding> {
             "use retention=limits where consumers do not deduplicate themselves",
         ));
     }
+    findings
+}
+
+/// What sends messages to other places than they were meant for.
+fn routing_warnings(config: &StreamConfig) -> Vec<Finding> {
+    let mut findings = Vec::new();
     if config.republish.is_some() {
         findings.push(warn(
             "republish",

@@ -37,5 +37,5 @@ pub use secret::Secret;
 pub use stored::StoredMessage;
 pub use stream::{ServerFacts, StreamAdmin, StreamState, StreamWanted};
 pub use subject::{covers, overlaps};
-pub use target::StreamTarget;
+pub use target::{StreamTarget, is_stream_name};
 pub use url::{Server, UrlFault};

@@ -360,16 +360,16 @@ fn other_owner(config: &StreamConfig, target: &StreamTarget) -> Option<Finding> 
     }))
 }
 
-/// What a stream made by `setup` would have otherwise, and that is no matter of safety.
+/// Where the stream is less than `setup` would make, and that is no matter of safety.
 fn differences(wanted: &StreamWanted, config: &StreamConfig) -> Vec<Finding> {
     let mut left = Vec::new();
-    if config.num_replicas != wanted.replicas {
+    if config.num_replicas < wanted.replicas {
         left.push(Finding::Left(format!(
             "num_replicas {} (setup would make {})",
             config.num_replicas, wanted.replicas
         )));
     }
-    if config.duplicate_window() != wanted.duplicate_window {
+    if config.duplicate_window() < wanted.duplicate_window {
         left.push(Finding::Left(format!(
             "duplicate_window {} s (setup would make {} s)",
             config.duplicate_window().as_secs_f64(),

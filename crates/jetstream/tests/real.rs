@@ -1,7 +1,15 @@
 //! The publisher against a real nats-server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests, but does not see that helpers of tests are tests"
+)]
 
 #[path = "real/common.rs"]
 mod common;
+#[path = "real/creds.rs"]
+mod creds;
 #[path = "real/denied.rs"]
 mod denied;
 #[path = "real/epochs.rs"]

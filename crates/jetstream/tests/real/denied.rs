@@ -4,7 +4,7 @@ use outbox::{BrokerFaultKind, EpochEnd};
 use postrider_jetstream::{EpochEvent, StreamAdmin};
 use testbed::Nats;
 
-use crate::common::{chained, events, make_stream, one, open, options, target, wanted};
+use crate::common::{chained, events, make_stream, one, open, options, row, target, wanted};
 
 /// An account with JetStream, an administrator, and a user with the given permissions.
 fn accounts(permissions: &str, limits: &str) -> String {
@@ -117,4 +117,17 @@ async fn the_accounts_own_max_payload_ends_the_epoch_by_name() {
     large.payload = vec![b'x'; 2000].into();
     let end = one(&mut epoch, large).await;
     assert_eq!(end, EpochEvent::Ended(EpochEnd::MaxPayloadViolation));
+
+    // The server is there and would let us in again, but this connection must not come back: a
+    // row handed to it now, stored, would be one that nobody waits for.
+    epoch.publish(row(5));
+    let (start, mut next) = open(&options, &target(None)).await.unwrap();
+    assert_eq!(start.last_sequence, 0);
+    for n in 0..50 {
+        let event = one(&mut next, chained(n, 0)).await;
+        assert!(matches!(event, EpochEvent::Acked { .. }), "{event:?}");
+    }
+    let admin = StreamAdmin::connect(&options).await.unwrap();
+    assert_eq!(admin.state("OUTBOX").await.unwrap().messages, 50);
+    epoch.close().await;
 }

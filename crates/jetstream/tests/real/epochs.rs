@@ -410,3 +410,52 @@ async fn the_tail_tells_gone_and_foreign_messages() {
     let (start, _epoch) = open(&options, &target(None)).await.unwrap();
     assert_eq!((start.last_sequence, start.tail), (1, Tail::Gone));
 }
+
+#[tokio::test]
+async fn a_wait_that_is_dropped_loses_no_answer() {
+    let nats = Nats::builder().start().await.unwrap();
+    let options = options(&nats.url());
+    make_stream(&options).await;
+    let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
+    for n in 0..2000 {
+        epoch.publish(chained(n, 0));
+    }
+    let mut all = Vec::new();
+    let deadline = Instant::now() + SOON;
+    while all.len() < 2000 {
+        assert!(Instant::now() < deadline, "{} answers", all.len());
+        tokio::select! {
+            biased;
+            () = tokio::task::yield_now() => {}
+            () = epoch.next_events(&mut all) => {}
+        }
+        tokio::select! {
+            biased;
+            () = epoch.next_events(&mut all) => {}
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    for (event, n) in all.iter().zip(0..) {
+        assert_eq!(acked(event).0, Token(n));
+    }
+}
+
+#[tokio::test]
+async fn lame_duck_ends_the_epoch_before_the_server_does() {
+    let mut nats = Nats::builder().start().await.unwrap();
+    let options = options(&nats.url());
+    make_stream(&options).await;
+    let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
+    let pid = nats.pid().unwrap().to_string();
+    // SIGUSR2 is nats-server's signal for it (`nats-server --signal ldm`).
+    let kill = std::process::Command::new("kill")
+        .args(["-USR2", &pid])
+        .status();
+    assert!(kill.unwrap().success());
+    let end = events(&mut epoch).await;
+    let [EpochEvent::Ended(EpochEnd::Disconnected { detail })] = &end[..] else {
+        panic!("{end:?}");
+    };
+    assert!(detail.contains("lame duck"), "{detail}");
+    epoch.close().await;
+}
