@@ -109,6 +109,18 @@ pub enum Notice {
         /// Where this server's history left that timeline.
         switch_lsn: pgoutput::Lsn,
     },
+    /// Somebody else wrote into an exclusive stream, in the place of one of our rows.
+    #[error(
+        "the stream has a second writer: another message stands at sequence {sequence}, which was \
+         for the row at {position}; that row is sent again, behind rows that came after it. Keep \
+         others from writing this stream, or set nats.writers = \"shared\""
+    )]
+    SecondWriter {
+        /// The row whose place was taken.
+        position: Position,
+        /// The sequence.
+        sequence: u64,
+    },
     /// The broker lost messages that it had acked.
     #[error(
         "the stream lost messages that were acked ({detail}): replaying what the slot still \
@@ -189,6 +201,7 @@ impl Notice {
             | Self::StrayAnswers { .. } => Level::Warn,
             Self::ResumeVoid { .. }
             | Self::Orphans { .. }
+            | Self::SecondWriter { .. }
             | Self::BrokerLost { .. }
             | Self::Poison { .. }
             | Self::ParkFailed { .. } => Level::Error,

@@ -272,8 +272,58 @@ impl Relay {
         }
     }
 
+    /// What stands at the sequence that was asked for.
+    pub(super) fn judge(&mut self, now: Instant, token: Token, found: ReadBack) {
+        let Some(row) = self.window.get(token) else {
+            return;
+        };
+        let is_this_row = |stored: &StoredRow, session: &crate::Source| {
+            let same_place = stored.position == row.position || stored.origin.is_some();
+            stored.dedup_id.as_bytes() == row.message.dedup_id
+                && same_place
+                && stored.source.same_log(session)
+        };
+        let is_stored = match (&found, self.session.start()) {
+            (ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
+            _ => false,
+        };
+        match row.state {
+            RowState::Judged { .. } => self.judge_duplicate(now, token, found, is_stored),
+            RowState::Verified => self.judge_verified(now, token, found, is_stored),
+            _ => {}
+        }
+    }
+
+    /// The tail covers a row that was sent and not acked. It is stored only if it stands at its
+    /// own sequence: a foreign message that took its place would leave the chain behind it whole.
+    fn judge_verified(&mut self, now: Instant, token: Token, found: ReadBack, is_stored: bool) {
+        if let ReadBack::Unknown { detail } = found {
+            self.end_epoch(now, EpochReason::DuplicateUnread { detail });
+            return;
+        }
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        live.judging -= 1;
+        live.judged_until = now + self.settings.ack_timeout;
+        if is_stored {
+            self.counters.skipped += 1;
+            self.settle(token);
+            self.check_goal(now);
+            return;
+        }
+        live.careful = true;
+        if let Some(row) = self.window.get_mut(token) {
+            row.state = RowState::Waiting;
+            let position = row.position;
+            let sequence = row.due_sequence.unwrap_or_default();
+            self.notices
+                .push_back(Notice::SecondWriter { position, sequence });
+        }
+    }
+
     /// JetStream called a row a duplicate: stored it is only if this very row stands there.
-    pub(super) fn judge_duplicate(&mut self, now: Instant, token: Token, found: ReadBack) {
+    fn judge_duplicate(&mut self, now: Instant, token: Token, found: ReadBack, is_stored: bool) {
         let Broker::Up(live) = &mut self.broker else {
             return;
         };
@@ -289,26 +339,14 @@ impl Relay {
         };
         live.judging -= 1;
         let exclusive = live.start.writers == Writers::Exclusive;
+        // Those behind it in the chain have been refused by then, if there were any.
         let alone = live.in_flight == 1;
-        let is_this_row = |stored: &StoredRow, session: &crate::Source| {
-            let same_place = stored.position == row.position || stored.origin.is_some();
-            stored.dedup_id.as_bytes() == row.message.dedup_id
-                && same_place
-                && stored.source.same_log(session)
-        };
-        let is_stored = match (&found, self.session.start()) {
-            (ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
-            _ => false,
-        };
         if is_stored {
             live.in_flight -= 1;
             self.counters.duplicates += 1;
-            if alone
-                && let (Some(sequence), SendOrder::Chain { last_sequence, .. }) =
-                    (sequence, &mut live.order)
-            {
+            if alone && let Some(sequence) = sequence {
                 // Nothing was stored, so the next row still follows the same message.
-                *last_sequence = sequence - 1;
+                live.order.rewind(token, sequence - 1);
             }
             self.settle(token);
             if exclusive && !alone {
@@ -367,7 +405,7 @@ impl Relay {
         };
         let (number, stored_any) = (live.number, live.stored_any);
         for (_, row) in self.window.iter_mut() {
-            if matches!(row.state, RowState::Sent { .. } | RowState::Judged { .. }) {
+            if !matches!(row.state, RowState::Parking | RowState::Settled) {
                 row.state = RowState::Waiting;
             }
         }

@@ -237,7 +237,7 @@ impl Relay {
     /// What stands at the sequence that a duplicate's PubAck named.
     pub fn handle_read_back(&mut self, now: Instant, epoch: u64, token: Token, found: ReadBack) {
         if self.current_epoch() == Some(epoch) {
-            self.judge_duplicate(now, token, found);
+            self.judge(now, token, found);
         }
     }
 

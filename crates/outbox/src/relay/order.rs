@@ -94,6 +94,18 @@ impl SendOrder {
         }
     }
 
+    /// In a chain: a row that went out stored nothing, so the row behind it takes its place.
+    pub(crate) fn rewind(&mut self, token: Token, sequence: u64) {
+        if let Self::Chain {
+            next,
+            last_sequence,
+        } = self
+        {
+            *next = Token(token.0 + 1);
+            *last_sequence = sequence;
+        }
+    }
+
     /// A row is settled; the next of its key becomes ready.
     pub(crate) fn settled(&mut self, token: Token, key: u64) {
         let Self::PerKey { queues, ready } = self else {

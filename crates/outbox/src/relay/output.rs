@@ -123,6 +123,7 @@ impl Relay {
             };
             row.state = RowState::Sent { sequence };
             row.attempts += 1;
+            row.due_sequence = sequence;
             live.in_flight += 1;
             self.counters.resent += u64::from(row.attempts > 1);
             self.sent.push(token, now);

@@ -14,8 +14,9 @@ use crate::notice::{EpochReason, Notice};
 use crate::render::Rendered;
 use crate::source::SessionStart;
 
-use super::Relay;
+use super::broker::Broker;
 use super::window::RowState;
+use super::{Action, Relay};
 
 /// What is known about rows that need not be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl Relay {
         match proved {
             Some(true) => {
                 self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
-                self.cover(position);
+                self.cover(now, position);
             }
             Some(false) => self.void_resume(now, position, tail.sequence),
             None if passed && behind => self.void_resume(now, position, tail.sequence),
@@ -139,18 +140,40 @@ impl Relay {
                     skipped: 0,
                 };
                 self.skipped(self.window.unsettled() as u64);
-                self.cover(position);
+                self.cover(now, position);
             }
         }
     }
 
-    /// Settles every row of the window up to a position.
-    fn cover(&mut self, position: Position) {
+    /// Settles every row of the window up to a position. Rows that this process sent itself are
+    /// first looked for at the sequence that they were to get.
+    fn cover(&mut self, now: std::time::Instant, position: Position) {
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        let (epoch, last_sequence) = (live.number, live.start.last_sequence);
+        for (token, row) in self.window.iter_mut() {
+            if row.position > position {
+                break;
+            }
+            if row.state == RowState::Waiting
+                && let Some(sequence) = row.due_sequence.filter(|due| *due <= last_sequence)
+            {
+                row.state = RowState::Verified;
+                live.judging += 1;
+                live.judged_until = now + self.settings.ack_timeout;
+                self.actions.push_back(Action::ReadBack {
+                    epoch,
+                    token,
+                    sequence,
+                });
+            }
+        }
         let covered: Vec<_> = self
             .window
             .iter()
             .take_while(|(_, row)| row.position <= position)
-            .filter(|(_, row)| row.state == RowState::Waiting)
+            .filter(|(_, row)| row.state == RowState::Waiting && row.due_sequence.is_none())
             .map(|(token, _)| token)
             .collect();
         for token in covered {

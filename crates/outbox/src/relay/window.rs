@@ -25,6 +25,8 @@ pub(crate) enum RowState {
         sequence: Option<u64>,
         stored_at: u64,
     },
+    /// The stream's tail says that it is stored; what stands at its sequence is being read.
+    Verified,
     /// On its way into the dead-letter table.
     Parking,
     /// Stored or parked.
@@ -40,6 +42,8 @@ pub(crate) struct WindowRow {
     pub(crate) state: RowState,
     /// How often it was handed to the publisher.
     pub(crate) attempts: u32,
+    /// The sequence that its last attempt in an exclusive stream was to get.
+    pub(crate) due_sequence: Option<u64>,
     cost_bytes: usize,
 }
 
@@ -89,6 +93,7 @@ impl Window {
             message,
             state: RowState::Waiting,
             attempts: 0,
+            due_sequence: None,
             cost_bytes,
         });
         self.unsettled += 1;

@@ -1,0 +1,215 @@
+//! A fake PostgreSQL: committed transactions and one replication slot.
+
+use std::collections::VecDeque;
+
+use outbox::Position;
+use pgoutput::{Frame, Lsn};
+
+use crate::rng::Rng;
+use crate::wire;
+
+/// What is special about a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    /// NULL id: poison that the renderer finds.
+    NoId,
+    /// Too large for the stream: poison that the broker finds.
+    TooLarge,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) id: String,
+    pub(crate) key: u64,
+    pub(crate) kind: Kind,
+    pub(crate) position: Position,
+    /// It was acked or found stored once, or its dead letter is committed.
+    pub(crate) settled_once: bool,
+    pub(crate) parked: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    pub(crate) commit_lsn: Lsn,
+    pub(crate) end_lsn: Lsn,
+    pub(crate) rows: Vec<Row>,
+    /// Changes of other tables before each row, which take numbers too.
+    foreign: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) transactions: Vec<Transaction>,
+    wal_end: u64,
+    /// `confirmed_flush_lsn` in the server's memory, and as saved on disk.
+    pub(crate) confirmed: Lsn,
+    durable: Lsn,
+    rows: u64,
+}
+
+/// One walsender.
+#[derive(Debug)]
+pub(crate) struct Walsender {
+    pub(crate) number: u64,
+    next: usize,
+    described: bool,
+    sent_to: u64,
+    pub(crate) pipe: VecDeque<Frame>,
+    pub(crate) wants_reply: bool,
+}
+
+impl Database {
+    pub(crate) fn new() -> Self {
+        Self {
+            transactions: Vec::new(),
+            wal_end: 1_000,
+            confirmed: Lsn::new(1_000),
+            durable: Lsn::new(1_000),
+            rows: 0,
+        }
+    }
+
+    /// Commits one transaction of the application.
+    pub(crate) fn commit(&mut self, rng: &mut Rng, keys: u64, poison_permille: u64) {
+        let count = if rng.chance(150) {
+            0
+        } else {
+            rng.between(1, 5)
+        };
+        let foreign = rng.chance(200);
+        let commit_lsn = Lsn::new(self.wal_end + rng.between(10, 200));
+        let end_lsn = Lsn::new(commit_lsn.as_u64() + 40);
+        let rows = (0..count)
+            .map(|index| {
+                self.rows += 1;
+                let kind = if !rng.chance(poison_permille) {
+                    Kind::Plain
+                } else if rng.chance(500) {
+                    Kind::NoId
+                } else {
+                    Kind::TooLarge
+                };
+                let change = if foreign { 2 * index + 1 } else { index };
+                Row {
+                    id: format!("r{}", self.rows),
+                    key: rng.below(keys),
+                    kind,
+                    position: Position { commit_lsn, change },
+                    settled_once: false,
+                    parked: false,
+                }
+            })
+            .collect();
+        self.wal_end = end_lsn.as_u64();
+        self.transactions.push(Transaction {
+            commit_lsn,
+            end_lsn,
+            rows,
+            foreign,
+        });
+    }
+
+    /// Other databases write WAL.
+    pub(crate) fn write_foreign(&mut self, rng: &mut Rng) {
+        self.wal_end += rng.between(100, 10_000);
+    }
+
+    /// The slot reaches the disk.
+    pub(crate) fn checkpoint(&mut self) {
+        self.durable = self.confirmed;
+    }
+
+    /// The server dies and recovers: confirmations since the last save are gone.
+    pub(crate) fn crash(&mut self) {
+        self.confirmed = self.durable;
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.transactions
+            .iter()
+            .flat_map(|transaction| &transaction.rows)
+    }
+
+    pub(crate) fn row_mut(&mut self, position: Position) -> Option<&mut Row> {
+        let index = self
+            .transactions
+            .binary_search_by(|transaction| transaction.commit_lsn.cmp(&position.commit_lsn))
+            .ok()?;
+        self.transactions[index]
+            .rows
+            .iter_mut()
+            .find(|row| row.position == position)
+    }
+
+    /// START_REPLICATION at 0/0.
+    pub(crate) fn start_replication(&self, number: u64) -> Walsender {
+        let next = self
+            .transactions
+            .partition_point(|tx| tx.commit_lsn < self.confirmed);
+        Walsender {
+            number,
+            next,
+            described: false,
+            sent_to: self.confirmed.as_u64(),
+            pipe: VecDeque::new(),
+            wants_reply: false,
+        }
+    }
+}
+
+impl Walsender {
+    /// Puts the next transaction into the pipe, or a keepalive if there is none.
+    pub(crate) fn produce(&mut self, database: &Database, rng: &mut Rng) {
+        let data = |start, data| Frame::WalData {
+            start,
+            server_time_micros: 0,
+            data,
+        };
+        match database.transactions.get(self.next) {
+            Some(transaction) => {
+                self.next += 1;
+                let at = transaction.commit_lsn;
+                self.pipe.push_back(data(at, wire::begin(at)));
+                if !self.described {
+                    self.described = true;
+                    let zero = Lsn::ZERO;
+                    self.pipe
+                        .push_back(data(zero, wire::relation(wire::RELATION_ID, "outbox")));
+                    let foreign = wire::relation(wire::FOREIGN_RELATION_ID, "orders");
+                    self.pipe.push_back(data(zero, foreign));
+                }
+                for row in &transaction.rows {
+                    if transaction.foreign {
+                        let other = [Some("1"), None, None, None];
+                        self.pipe
+                            .push_back(data(at, wire::insert(wire::FOREIGN_RELATION_ID, other)));
+                    }
+                    let key = row.key.to_string();
+                    let id = (row.kind != Kind::NoId).then_some(row.id.as_str());
+                    let payload = if row.kind == Kind::TooLarge {
+                        "large"
+                    } else {
+                        "{}"
+                    };
+                    let values = [id, Some(key.as_str()), Some("placed"), Some(payload)];
+                    self.pipe
+                        .push_back(data(at, wire::insert(wire::RELATION_ID, values)));
+                }
+                self.pipe
+                    .push_back(data(at, wire::commit(at, transaction.end_lsn)));
+                self.sent_to = self.sent_to.max(transaction.end_lsn.as_u64());
+            }
+            None if self.sent_to < database.wal_end || self.wants_reply || rng.chance(50) => {
+                self.sent_to = self.sent_to.max(database.wal_end);
+                self.wants_reply = false;
+                self.pipe.push_back(Frame::KeepAlive {
+                    wal_end: Lsn::new(self.sent_to),
+                    server_time_micros: 0,
+                    reply_requested: rng.chance(200),
+                });
+            }
+            None => {}
+        }
+    }
+}

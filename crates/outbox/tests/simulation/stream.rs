@@ -1,0 +1,160 @@
+//! A fake JetStream stream with the answers that real servers give.
+
+use std::collections::HashMap;
+
+use outbox::{
+    EpochStart, Outgoing, Position, PubAck, ReadBack, Refusal, Source, StoredRow, Tail, Writers,
+    header,
+};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    pub(crate) position: Option<Position>,
+    pub(crate) source: Option<Source>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) writers: Writers,
+    /// Replicated servers look for duplicates before they check the expected sequence.
+    pub(crate) replicated: bool,
+    pub(crate) duplicate_window_micros: u64,
+    messages: Vec<Option<Stored>>,
+    ids: HashMap<String, (u64, u64)>,
+    pub(crate) full: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(writers: Writers, replicated: bool, duplicate_window_micros: u64) -> Self {
+        Self {
+            writers,
+            replicated,
+            duplicate_window_micros,
+            messages: Vec::new(),
+            ids: HashMap::new(),
+            full: false,
+        }
+    }
+
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.messages.len() as u64
+    }
+
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Stored> {
+        self.messages.iter().flatten()
+    }
+
+    /// One publish reaches the stream.
+    pub(crate) fn publish(&mut self, now: u64, row: &Outgoing) -> Result<PubAck, Refusal> {
+        let refuse = |code, err_code: u32| {
+            Err(Refusal::Api {
+                code,
+                err_code,
+                description: format!("fake {err_code}"),
+            })
+        };
+        let id = row
+            .headers
+            .get(header::MSG_ID)
+            .unwrap_or_default()
+            .to_owned();
+        if row.payload.as_ref() == b"large" {
+            return refuse(400, 10_054);
+        }
+        if self.full {
+            return refuse(503, 10_077);
+        }
+        let duplicate = self
+            .ids
+            .get(&id)
+            .filter(|(_, at)| now - at < self.duplicate_window_micros)
+            .map(|(sequence, _)| PubAck {
+                sequence: *sequence,
+                duplicate: true,
+            });
+        let broken = row
+            .expected_last_sequence
+            .is_some_and(|expected| expected != self.last_sequence());
+        match duplicate {
+            Some(ack) if self.replicated || !broken => return Ok(ack),
+            _ if broken => return refuse(400, 10_071),
+            _ => {}
+        }
+        self.messages.push(Some(Stored {
+            position: row
+                .headers
+                .get(header::POSITION)
+                .and_then(|text| text.parse().ok()),
+            source: row
+                .headers
+                .get(header::SOURCE)
+                .and_then(|text| text.parse().ok()),
+            id: id.clone(),
+        }));
+        let sequence = self.last_sequence();
+        self.ids.insert(id, (sequence, now));
+        Ok(PubAck {
+            sequence,
+            duplicate: false,
+        })
+    }
+
+    /// Somebody else publishes.
+    pub(crate) fn publish_foreign(&mut self) {
+        self.messages.push(Some(Stored {
+            id: String::new(),
+            position: None,
+            source: None,
+        }));
+    }
+
+    /// The server loses its newest messages; returns how many.
+    pub(crate) fn forget_newest(&mut self, count: u64) -> u64 {
+        let keep = self.last_sequence().saturating_sub(count);
+        let lost = self.last_sequence() - keep;
+        self.messages.truncate(keep as usize);
+        self.ids.retain(|_, (sequence, _)| *sequence <= keep);
+        lost
+    }
+
+    /// The last message is deleted; its sequence stays used. Returns the row that it held.
+    pub(crate) fn delete_last(&mut self) -> Option<Position> {
+        self.messages.last_mut()?.take()?.position
+    }
+
+    pub(crate) fn epoch_start(&self) -> EpochStart {
+        let tail = match self.messages.last() {
+            None => Tail::Empty,
+            Some(None) => Tail::Gone,
+            Some(Some(stored)) => match row_of(self.last_sequence(), stored) {
+                Some(row) => Tail::Row(row),
+                None => Tail::Foreign,
+            },
+        };
+        EpochStart {
+            writers: self.writers,
+            created_unix_nanos: 1,
+            last_sequence: self.last_sequence(),
+            tail,
+            max_message_bytes: 1 << 20,
+        }
+    }
+
+    pub(crate) fn read_back(&self, sequence: u64) -> ReadBack {
+        match self.messages.get(sequence as usize - 1) {
+            Some(Some(stored)) => row_of(sequence, stored).map_or(ReadBack::Foreign, ReadBack::Row),
+            _ => ReadBack::Gone,
+        }
+    }
+}
+
+fn row_of(sequence: u64, stored: &Stored) -> Option<StoredRow> {
+    Some(StoredRow {
+        sequence,
+        source: stored.source.clone()?,
+        position: stored.position?,
+        dedup_id: stored.id.clone(),
+        origin: None,
+    })
+}

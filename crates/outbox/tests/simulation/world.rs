@@ -1,0 +1,416 @@
+//! One history: the machine between a fake PostgreSQL and a fake JetStream.
+
+mod check;
+mod faults;
+mod links;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use outbox::{
+    Action, OutboxSpec, Position, PubAck, Refusal, Relay, RelaySettings, Source, Token, Writers,
+};
+use pgoutput::Lsn;
+
+use crate::database::{Database, Walsender};
+use crate::rng::Rng;
+use crate::stream::Stream;
+
+pub(crate) use self::check::Summary;
+use self::faults::Faults;
+use self::links::{Link, Publish};
+
+/// Longest time that faults and commits last, in microseconds.
+const TROUBLE_MICROS: u64 = 30_000_000;
+
+/// Time within which everything must be confirmed once the faults have stopped, in microseconds.
+/// It covers the longest duplicate window of a history and the longest backoff.
+const PATIENCE_MICROS: u64 = 400_000_000;
+
+/// Events after which a history is taken to run in circles.
+const MAX_EVENTS: u64 = 300_000;
+
+#[derive(Debug)]
+enum Event {
+    Commit,
+    ForeignWal,
+    Checkpoint,
+    Fault,
+    StreamHeals,
+    SessionOpens {
+        process: u64,
+    },
+    Frames {
+        session: u64,
+    },
+    StatusArrives {
+        session: u64,
+        confirmed: Lsn,
+        reply_requested: bool,
+    },
+    EpochOpens {
+        process: u64,
+        epoch: u64,
+    },
+    EpochDies {
+        process: u64,
+        epoch: u64,
+    },
+    PublishArrives(Box<Publish>),
+    Answer {
+        process: u64,
+        epoch: u64,
+        token: Token,
+        answer: Result<PubAck, Refusal>,
+    },
+    ReadBack {
+        process: u64,
+        epoch: u64,
+        token: Token,
+        sequence: u64,
+    },
+    Parked {
+        process: u64,
+        token: Token,
+        position: Position,
+        fails: bool,
+    },
+}
+
+pub(crate) struct World {
+    trace: bool,
+    rng: Rng,
+    faults: Faults,
+    base: Instant,
+    now: u64,
+    trouble_until: u64,
+    queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    scheduled: u64,
+    timer: Option<u64>,
+    database: Database,
+    stream: Stream,
+    relay: Relay,
+    /// Number of the running streamer process.
+    process: u64,
+    walsenders: u64,
+    walsender: Option<Walsender>,
+    link: Option<Link>,
+    keys: u64,
+    /// The highest position that any status update confirmed.
+    highest_status: Lsn,
+    /// Transactions whose rows were checked against `highest_status`.
+    checked: usize,
+    /// Rows that the broker forgot and the machine has not been told about.
+    forgotten: Vec<Position>,
+    summary: Summary,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, trace: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let faults = Faults::draw(&mut rng);
+        let writers = if rng.chance(600) {
+            Writers::Exclusive
+        } else {
+            Writers::Shared
+        };
+        // An exclusive stream needs no window to outlast an outage, only one to outlast the late
+        // publishes of a connection that was given up.
+        let window = if writers == Writers::Exclusive && !faults.spoil_tail && rng.chance(500) {
+            10_000_000
+        } else if faults.spoil_tail {
+            60_000_000
+        } else {
+            u64::MAX
+        };
+        let base = Instant::now();
+        let relay = new_relay(&mut rng, base);
+        Self {
+            trace,
+            stream: Stream::new(writers, rng.chance(500), window),
+            keys: rng.between(1, 6),
+            trouble_until: rng.between(1_000_000, TROUBLE_MICROS),
+            faults,
+            base,
+            now: 0,
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            scheduled: 0,
+            timer: Some(0),
+            database: Database::new(),
+            relay,
+            process: 1,
+            walsenders: 0,
+            walsender: None,
+            link: None,
+            highest_status: Lsn::ZERO,
+            checked: 0,
+            forgotten: Vec::new(),
+            summary: Summary {
+                histories: 1,
+                ..Summary::default()
+            },
+            rng,
+        }
+    }
+
+    pub(crate) fn run(&mut self) -> Result<Summary, String> {
+        self.plan();
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            if steps > MAX_EVENTS || self.now > self.trouble_until + PATIENCE_MICROS {
+                return Err(self.stuck());
+            }
+            let next = self.queue.peek().map(|Reverse((at, ..))| *at);
+            match (self.timer, next) {
+                (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
+                    self.now = self.now.max(timer);
+                    let now = self.instant();
+                    self.relay.handle_time(now);
+                }
+                (_, Some(_)) => {
+                    let Some(Reverse((at, _, index))) = self.queue.pop() else {
+                        continue;
+                    };
+                    self.now = self.now.max(at);
+                    let event = self.events[index].take();
+                    self.handle(event.ok_or("an event happened twice")?)?;
+                }
+                (_, None) => return Err("nothing is left to happen".to_owned()),
+            }
+            self.drive()?;
+            if self.now > self.trouble_until && self.is_quiet() {
+                return self.finish();
+            }
+        }
+    }
+
+    fn plan(&mut self) {
+        let transactions = self.rng.between(3, 25);
+        for _ in 0..transactions {
+            let at = self.rng.below(self.trouble_until);
+            self.schedule_at(at, Event::Commit);
+        }
+        for _ in 0..self.rng.below(6) {
+            let at = self.rng.below(self.trouble_until);
+            self.schedule_at(at, Event::Checkpoint);
+        }
+        for _ in 0..self.rng.below(3) {
+            let at = self.rng.below(self.trouble_until);
+            self.schedule_at(at, Event::ForeignWal);
+        }
+        for _ in 0..self.rng.below(self.faults.most) {
+            let at = self.rng.below(self.trouble_until);
+            self.schedule_at(at, Event::Fault);
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        self.base + Duration::from_micros(self.now)
+    }
+
+    fn schedule_at(&mut self, at: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Some(event));
+        self.queue
+            .push(Reverse((at, self.scheduled, self.events.len() - 1)));
+    }
+
+    fn schedule_in(&mut self, least: u64, most: u64, event: Event) {
+        let at = self.now + self.rng.between(least, most);
+        self.schedule_at(at, event);
+    }
+
+    fn note(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>12} {}", self.now, text());
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Commit => {
+                self.database
+                    .commit(&mut self.rng, self.keys, self.faults.poison_permille);
+                self.note(|| "commit".to_owned());
+            }
+            Event::ForeignWal => self.database.write_foreign(&mut self.rng),
+            Event::Checkpoint => self.database.checkpoint(),
+            Event::Fault => self.fault(),
+            Event::StreamHeals => self.stream.full = false,
+            Event::SessionOpens { process } if process == self.process => self.open_session(),
+            Event::Frames { session } => self.deliver_frames(session),
+            Event::StatusArrives {
+                session,
+                confirmed,
+                reply_requested,
+            } => {
+                if let Some(walsender) = &mut self.walsender
+                    && walsender.number == session
+                {
+                    walsender.wants_reply |= reply_requested;
+                    self.database.confirmed = self.database.confirmed.max(confirmed);
+                }
+            }
+            Event::EpochOpens { process, epoch } if process == self.process => {
+                self.open_epoch(epoch);
+            }
+            Event::EpochDies { process, epoch } if process == self.process => {
+                self.epoch_dies(epoch);
+            }
+            Event::PublishArrives(publish) => self.publish_arrives(*publish),
+            Event::Answer {
+                process,
+                epoch,
+                token,
+                answer,
+            } if process == self.process => {
+                self.answer(epoch, token, answer);
+            }
+            Event::ReadBack {
+                process,
+                epoch,
+                token,
+                sequence,
+            } if process == self.process => {
+                let found = self.stream.read_back(sequence);
+                let now = self.instant();
+                if let outbox::ReadBack::Row(row) = &found {
+                    self.mark_stored(row.position);
+                }
+                self.relay.handle_read_back(now, epoch, token, found);
+            }
+            Event::Parked {
+                process,
+                token,
+                position,
+                fails,
+            } => {
+                self.parked(process, token, position, fails);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Does what the machine asks for.
+    fn drive(&mut self) -> Result<(), String> {
+        let now = self.instant();
+        loop {
+            let mut busy = false;
+            while let Some(action) = self.relay.poll_action() {
+                busy = true;
+                self.act(action)?;
+            }
+            while let Some(row) = self.relay.poll_publish(now) {
+                busy = true;
+                self.publish(row);
+            }
+            while let Some(status) = self.relay.poll_status(now) {
+                self.status(status)?;
+            }
+            if !busy {
+                break;
+            }
+        }
+        while let Some(notice) = self.relay.poll_notice() {
+            self.note(|| format!("notice: {notice}"));
+        }
+        let base = self.base;
+        self.timer = self
+            .relay
+            .poll_timeout()
+            .map(|at| u64::try_from(at.duration_since(base).as_micros()).unwrap_or(u64::MAX));
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), String> {
+        self.note(|| format!("action: {action:?}"));
+        let process = self.process;
+        match action {
+            Action::OpenSession => {
+                self.schedule_in(500, 20_000, Event::SessionOpens { process });
+            }
+            Action::CloseSession => self.walsender = None,
+            Action::OpenEpoch { epoch } => {
+                self.schedule_in(500, 20_000, Event::EpochOpens { process, epoch });
+            }
+            Action::CloseEpoch { .. } => self.cut_link(),
+            Action::ReadBack {
+                epoch,
+                token,
+                sequence,
+            } => {
+                let event = Event::ReadBack {
+                    process,
+                    epoch,
+                    token,
+                    sequence,
+                };
+                self.schedule_in(100, 3_000, event);
+            }
+            Action::Park(letter) => {
+                let fails = self.trouble() && self.rng.chance(100);
+                let (token, position) = (letter.token, letter.position);
+                let event = Event::Parked {
+                    process,
+                    token,
+                    position,
+                    fails,
+                };
+                self.schedule_in(100, 50_000, event);
+            }
+            Action::Stop { detail, .. } => return Err(format!("the machine stopped: {detail}")),
+        }
+        Ok(())
+    }
+
+    /// Whether faults may still happen.
+    fn trouble(&self) -> bool {
+        self.now < self.trouble_until
+    }
+
+    fn parked(&mut self, process: u64, token: Token, position: Position, fails: bool) {
+        let same_process = process == self.process;
+        if !same_process && self.rng.chance(500) {
+            return;
+        }
+        let now = self.instant();
+        if fails {
+            if same_process {
+                self.relay
+                    .handle_park_failed(token, true, "fake".to_owned());
+            }
+            return;
+        }
+        if let Some(row) = self.database.row_mut(position) {
+            row.parked = true;
+            row.settled_once = true;
+        }
+        if same_process {
+            self.relay.handle_parked(now, token);
+        }
+    }
+}
+
+fn new_relay(rng: &mut Rng, now: Instant) -> Relay {
+    let mut settings = RelaySettings::new(vec![OutboxSpec::new("public", "outbox")]);
+    settings.jitter_seed = rng.number();
+    settings.max_in_flight_rows = rng.between(1, 40) as usize;
+    if rng.chance(100) {
+        settings.confirm_delay = Duration::from_millis(rng.between(1, 5_000));
+    }
+    Relay::new(settings, now)
+}
+
+fn source() -> Source {
+    Source {
+        system_identifier: 7,
+        timeline: 1,
+        database: "shop".to_owned(),
+        slot: "postrider".to_owned(),
+    }
+}

@@ -1,0 +1,204 @@
+//! Holds a history against the guarantee.
+
+use std::collections::HashMap;
+
+use outbox::Writers;
+use pgoutput::Lsn;
+
+use super::World;
+use crate::database::Kind;
+
+/// What happened in one or many histories.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Summary {
+    pub(crate) histories: u64,
+    pub(crate) rows: u64,
+    pub(crate) publishes: u64,
+    pub(crate) acks: u64,
+    pub(crate) parked: u64,
+    pub(crate) stored_twice: u64,
+    pub(crate) session_cuts: u64,
+    pub(crate) postgres_crashes: u64,
+    pub(crate) epoch_cuts: u64,
+    pub(crate) streamer_kills: u64,
+    pub(crate) full_streams: u64,
+    pub(crate) forgotten: u64,
+    pub(crate) spoiled_tails: u64,
+    pub(crate) zombie_publishes: u64,
+    pub(crate) lost_publishes: u64,
+    pub(crate) overloads: u64,
+    pub(crate) lost_acks: u64,
+    pub(crate) late_acks: u64,
+    pub(crate) skipped: u64,
+    pub(crate) duplicates: u64,
+}
+
+impl Summary {
+    fn fields(&mut self) -> [&mut u64; 20] {
+        [
+            &mut self.histories,
+            &mut self.rows,
+            &mut self.publishes,
+            &mut self.acks,
+            &mut self.parked,
+            &mut self.stored_twice,
+            &mut self.session_cuts,
+            &mut self.postgres_crashes,
+            &mut self.epoch_cuts,
+            &mut self.streamer_kills,
+            &mut self.full_streams,
+            &mut self.forgotten,
+            &mut self.spoiled_tails,
+            &mut self.zombie_publishes,
+            &mut self.lost_publishes,
+            &mut self.overloads,
+            &mut self.lost_acks,
+            &mut self.late_acks,
+            &mut self.skipped,
+            &mut self.duplicates,
+        ]
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, part) in self.fields().into_iter().zip(other.fields()) {
+            *sum += *part;
+        }
+    }
+
+    /// A simulator whose faults never happen proves nothing.
+    pub(crate) fn assert_every_fault_happened(&mut self) {
+        let shown = *self;
+        for (index, count) in self.fields().into_iter().enumerate() {
+            let may_be_zero = index == 5;
+            assert!(
+                may_be_zero || *count > 0,
+                "field {index} of {shown:?} never happened"
+            );
+        }
+    }
+}
+
+impl World {
+    /// No status update may confirm a row that is neither stored nor parked.
+    pub(super) fn check_confirmation(&mut self, confirmed: Lsn) -> Result<(), String> {
+        self.highest_status = self.highest_status.max(confirmed);
+        while let Some(transaction) = self.database.transactions.get(self.checked) {
+            if transaction.commit_lsn >= self.highest_status {
+                break;
+            }
+            if confirmed < transaction.end_lsn && confirmed > transaction.commit_lsn {
+                return Err(format!("{confirmed} was confirmed, inside a commit record"));
+            }
+            for row in &transaction.rows {
+                let stored = self
+                    .stream
+                    .messages()
+                    .any(|stored| stored.position == Some(row.position) && stored.id == row.id);
+                if !stored && !row.settled_once {
+                    return Err(format!(
+                        "{confirmed} was confirmed, but row {} at {} is not stored",
+                        row.id, row.position
+                    ));
+                }
+            }
+            self.checked += 1;
+        }
+        Ok(())
+    }
+
+    /// The machine is about to learn what the broker forgot: from now on, those rows count as
+    /// never stored, unless PostgreSQL was told already.
+    pub(super) fn tell_forgotten(&mut self) {
+        for position in std::mem::take(&mut self.forgotten) {
+            let told = position.commit_lsn < self.highest_status;
+            let shared = self.stream.writers == Writers::Shared;
+            if let Some(row) = self.database.row_mut(position) {
+                row.settled_once = row.parked || told || shared;
+            }
+        }
+    }
+
+    /// Everything that was committed is confirmed.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.forgotten.is_empty()
+            && self
+                .database
+                .transactions
+                .last()
+                .is_none_or(|last| self.database.confirmed >= last.end_lsn)
+    }
+
+    pub(super) fn stuck(&self) -> String {
+        let last = self.database.transactions.last().map(|last| last.end_lsn);
+        format!(
+            "no progress: confirmed {} of {last:?}, {:?}, {:?}",
+            self.database.confirmed,
+            self.relay.snapshot(),
+            self.faults
+        )
+    }
+
+    pub(super) fn finish(&mut self) -> Result<Summary, String> {
+        let place: HashMap<_, _> = self
+            .database
+            .rows()
+            .enumerate()
+            .map(|(index, row)| (row.position, (index, row)))
+            .collect();
+        let mut copies: HashMap<_, u64> = HashMap::new();
+        let mut newest: HashMap<u64, usize> = HashMap::new();
+        let exclusive = self.stream.writers == Writers::Exclusive;
+        for stored in self.stream.messages() {
+            let Some(position) = stored.position else {
+                continue;
+            };
+            let Some((index, row)) = place.get(&position).filter(|(_, row)| row.id == stored.id)
+            else {
+                return Err(format!(
+                    "phantom: {} at {position} was never committed",
+                    stored.id
+                ));
+            };
+            let count = copies.entry(position).or_default();
+            *count += 1;
+            if *count > 1 {
+                continue;
+            }
+            let key = if exclusive { 0 } else { row.key };
+            let late = newest
+                .insert(key, *index)
+                .is_some_and(|before| before > *index);
+            // A second writer in an exclusive stream, a deleted message and a broker that loses what
+            // it acked cost the order of what is left; the machine says so when it notices.
+            let excused = self.faults.spoil_tail || self.faults.forget;
+            if late && !excused {
+                return Err(format!("order: {} at {position} came too late", row.id));
+            }
+        }
+        for (position, (_, row)) in &place {
+            if !copies.contains_key(position) && !row.settled_once && !row.parked {
+                return Err(format!("lost: {} at {position}", row.id));
+            }
+            if row.parked && row.kind == Kind::Plain {
+                return Err(format!(
+                    "{} at {position} was parked without a reason",
+                    row.id
+                ));
+            }
+        }
+        let stored_twice = copies.values().filter(|count| **count > 1).count() as u64;
+        if stored_twice > 0 && !self.faults.spoil_tail {
+            return Err(format!("{stored_twice} rows are stored twice"));
+        }
+        let counters = self.relay.snapshot().counters;
+        Ok(Summary {
+            rows: place.len() as u64,
+            parked: self.database.rows().filter(|row| row.parked).count() as u64,
+            stored_twice,
+            skipped: counters.skipped,
+            duplicates: counters.duplicates,
+            ..self.summary
+        })
+    }
+}

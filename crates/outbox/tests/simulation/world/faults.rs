@@ -1,0 +1,144 @@
+//! What goes wrong, and when.
+
+use outbox::Writers;
+
+use super::{Event, World, new_relay};
+use crate::rng::Rng;
+
+/// Which sorts of fault a history has.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    /// Upper bound of the number of single faults.
+    pub(super) most: u64,
+    pub(super) poison_permille: u64,
+    pub(super) lost_publish_permille: u64,
+    pub(super) lost_ack_permille: u64,
+    pub(super) late_ack_permille: u64,
+    pub(super) swapped_ack_permille: u64,
+    pub(super) overload_permille: u64,
+    session_cut: bool,
+    postgres_crash: bool,
+    epoch_cut: bool,
+    streamer_kill: bool,
+    stream_full: bool,
+    pub(super) forget: bool,
+    /// The stream's last message is deleted, or somebody else writes one.
+    pub(super) spoil_tail: bool,
+}
+
+impl Faults {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let mut rate = |most: u64| {
+            if rng.chance(400) {
+                rng.between(1, most)
+            } else {
+                0
+            }
+        };
+        let (poison_permille, lost_publish_permille) = (rate(100), rate(50));
+        let (lost_ack_permille, late_ack_permille) = (rate(50), rate(50));
+        let (swapped_ack_permille, overload_permille) = (rate(300), rate(50));
+        Self {
+            most: rng.below(12),
+            poison_permille,
+            lost_publish_permille,
+            lost_ack_permille,
+            late_ack_permille,
+            swapped_ack_permille,
+            overload_permille,
+            session_cut: rng.chance(500),
+            postgres_crash: rng.chance(500),
+            epoch_cut: rng.chance(500),
+            streamer_kill: rng.chance(500),
+            stream_full: rng.chance(200),
+            forget: rng.chance(150),
+            spoil_tail: rng.chance(100),
+        }
+    }
+}
+
+impl World {
+    /// One fault of a sort that this history has.
+    pub(super) fn fault(&mut self) {
+        match self.rng.below(7) {
+            0 if self.faults.session_cut => {
+                self.note(|| "fault: session cut".to_owned());
+                self.summary.session_cuts += 1;
+                self.cut_session();
+            }
+            1 if self.faults.postgres_crash => {
+                self.note(|| "fault: postgres crash".to_owned());
+                self.summary.postgres_crashes += 1;
+                self.database.crash();
+                self.cut_session();
+            }
+            2 if self.faults.epoch_cut => {
+                self.note(|| "fault: epoch cut".to_owned());
+                self.summary.epoch_cuts += 1;
+                self.break_link();
+            }
+            3 if self.faults.streamer_kill => self.kill_streamer(),
+            4 if self.faults.stream_full => {
+                self.stream.full = true;
+                self.summary.full_streams += 1;
+                self.schedule_in(1_000, 20_000_000, Event::StreamHeals);
+            }
+            5 if self.faults.forget => self.broker_forgets(),
+            6 if self.faults.spoil_tail => self.spoil_tail(),
+            _ => {}
+        }
+    }
+
+    fn kill_streamer(&mut self) {
+        self.note(|| "fault: streamer killed".to_owned());
+        self.summary.streamer_kills += 1;
+        self.process += 1;
+        self.walsender = None;
+        self.cut_link();
+        self.tell_forgotten();
+        let now = self.instant();
+        self.relay = new_relay(&mut self.rng, now);
+    }
+
+    /// The broker dies and loses its newest messages.
+    fn broker_forgets(&mut self) {
+        let count = self.rng.between(1, 8);
+        let before: Vec<_> = self.stream.messages().cloned().collect();
+        let lost = self.stream.forget_newest(count);
+        self.note(|| format!("fault: the broker forgets {lost}"));
+        self.summary.forgotten += lost;
+        let kept = self.stream.messages().count();
+        for stored in before.iter().skip(kept) {
+            if let Some(position) = stored.position {
+                // It was stored, and the machine cannot know better yet.
+                self.mark_stored(position);
+                self.forgotten.push(position);
+            }
+        }
+        self.break_link();
+    }
+
+    /// A foreign message in an exclusive stream breaks the rule that the stream is named for. The
+    /// machine notices it and loses nothing as long as it remembers what it sent; together with the
+    /// loss of that memory, the rows around the foreign message are beyond proof.
+    fn may_write_foreign(&self) -> bool {
+        let forgetful = self.faults.session_cut
+            || self.faults.postgres_crash
+            || self.faults.streamer_kill
+            || self.faults.forget;
+        self.stream.writers == Writers::Shared || !forgetful
+    }
+
+    fn spoil_tail(&mut self) {
+        if self.rng.chance(500) {
+            self.note(|| "fault: the last message is deleted".to_owned());
+            if let Some(position) = self.stream.delete_last() {
+                self.mark_stored(position);
+            }
+        } else if self.may_write_foreign() {
+            self.note(|| "fault: somebody else writes".to_owned());
+            self.stream.publish_foreign();
+        }
+        self.summary.spoiled_tails += 1;
+    }
+}
