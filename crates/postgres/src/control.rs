@@ -36,6 +36,21 @@ impl std::fmt::Debug for Control {
     }
 }
 
+/// The client library has no public kinds for these; without this, a wrong password file would
+/// look like a fault of the program.
+fn login_error(error: tokio_postgres::Error, config: &ConnectConfig) -> PgError {
+    let cause = std::error::Error::source(&error)
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    if cause == "password missing" {
+        return PgError::no_password(&config.user);
+    }
+    if error.to_string() == "authentication error" {
+        return PgError::Auth { reason: cause };
+    }
+    error.into()
+}
+
 impl Control {
     /// Opens a connection to the first fitting host of `config`, announced as the replication
     /// session with `/control` behind it.
@@ -58,7 +73,10 @@ impl Control {
         if let Some(password) = config.password_for(&host) {
             settings.password(password.expose());
         }
-        let (client, connection) = settings.connect_raw(stream, NoTls).await?;
+        let (client, connection) = settings
+            .connect_raw(stream, NoTls)
+            .await
+            .map_err(|error| login_error(error, config))?;
         let version =
             ServerVersion::parse(connection.parameter("server_version").unwrap_or("unknown"))?;
         check_target(

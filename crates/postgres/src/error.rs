@@ -106,6 +106,15 @@ impl PgError {
         }
     }
 
+    /// The server wants a password and none is configured.
+    pub(crate) fn no_password(user: &str) -> Self {
+        let reason = format!(
+            "the server asks for a password for user {user:?} and there is none: put it into the \
+             URL, PGPASSWORD or the password file"
+        );
+        Self::Auth { reason }
+    }
+
     /// The server's answer, however deeply wrapped.
     #[must_use]
     pub fn server(&self) -> Option<&ServerError> {

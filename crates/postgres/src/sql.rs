@@ -1,8 +1,8 @@
 //! The files under `sql/`: one text for people with psql and for this program.
 //!
-//! The files use psql's own variables, `:"name"` for an identifier and `:'name'` for a literal. What
-//! the program runs stands between `-- section: NAME` and `-- end section`; psql's own commands
-//! stand outside, so that no interpreter of them is needed here.
+//! The files use psql's own variables, `:"name"` for an identifier and `:'name'` for a literal.
+//! What the program runs stands between `-- section: NAME` and `-- end section`; psql's own
+//! commands stand outside, so that no interpreter of them is needed here.
 
 use crate::quote::{quote_identifier, quote_literal};
 

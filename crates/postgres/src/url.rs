@@ -2,8 +2,8 @@
 //!
 //! `postgres://user:password@host:port,host:port/database?option=value` as libpq reads it
 //! (PostgreSQL manual, "Connection URIs"): the URL becomes keyword and value pairs ([`parse`]), and
-//! the pairs become a checked [`ConnectConfig`] ([`options`]). What cannot be honoured is refused by
-//! name, never ignored, and all faults of one URL are reported together. A fault never repeats a
+//! the pairs become a checked [`ConnectConfig`] ([`options`]). What cannot be honoured is refused
+//! by name, never ignored, and all faults of one URL are reported together. A fault never repeats a
 //! value: a misplaced `@` or `/` makes parts of the password look like something else.
 
 mod options;
@@ -138,7 +138,8 @@ pub(crate) struct Keepalive {
     pub(crate) user_timeout: Option<Duration>,
 }
 
-/// What libpq takes from the environment of the process. An argument, so that parsing is a function.
+/// What libpq takes from the environment of the process. An argument, so that parsing is a
+/// function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// The operating system's user name, the default database user.

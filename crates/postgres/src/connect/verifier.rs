@@ -28,8 +28,8 @@ pub(super) enum Check {
 #[derive(Debug)]
 pub(super) struct TrustedCertificates {
     pub(super) roots: RootCertStore,
-    /// A server's self-signed certificate may be its own root: PostgreSQL's manual shows how to make
-    /// one, OpenSSL accepts it, and the path building of rustls does not.
+    /// A server's self-signed certificate may be its own root: PostgreSQL's manual shows how to
+    /// make one, OpenSSL accepts it, and the path building of rustls does not.
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 

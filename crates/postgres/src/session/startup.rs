@@ -38,20 +38,7 @@ pub(super) async fn start(
     host: Host,
 ) -> Result<Started, PgError> {
     let mut wire = Wire::new(stream);
-    let options = pinned_options(config, REPLICATION_OPTIONS);
-    let parameters = [
-        ("user", config.user.as_str()),
-        ("database", config.database.as_str()),
-        ("replication", "database"),
-        ("application_name", config.application_name()),
-        ("client_encoding", "UTF8"),
-        ("options", options.as_str()),
-    ];
-    let mut packet = Vec::new();
-    write_startup_message(&mut packet, PROTOCOL_VERSION, &parameters)
-        .await
-        .map_err(|error| PgError::protocol(error.to_string()))?;
-    wire.queue(&packet);
+    wire.queue(&startup_packet(config).await?);
 
     let mut login = Login {
         config,
@@ -64,17 +51,7 @@ pub(super) async fn start(
         let message = wire.next_message(MAX_COMMAND_MESSAGE_BYTES).await?;
         match message.tag {
             b'R' => login.answer(&message.body, &mut wire).await?,
-            b'S' => {
-                let mut parts = message.body.split(|byte| *byte == 0);
-                let mut text = || {
-                    parts
-                        .next()
-                        .map(|part| String::from_utf8_lossy(part).into_owned())
-                };
-                if let (Some(name), Some(value)) = (text(), text()) {
-                    reported.insert(name, value);
-                }
-            }
+            b'S' => reported.extend(parameter_status(&message.body)),
             b'K' => {
                 backend_pid = message
                     .body
@@ -104,6 +81,34 @@ pub(super) async fn start(
     Err(PgError::protocol(
         "the server does not get to the end of its startup messages",
     ))
+}
+
+/// Reads a `ParameterStatus`: name and value, each ended by a zero byte.
+fn parameter_status(body: &[u8]) -> Option<(String, String)> {
+    let mut parts = body.split(|byte| *byte == 0);
+    let mut text = || {
+        parts
+            .next()
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+    };
+    Some((text()?, text()?))
+}
+
+async fn startup_packet(config: &ConnectConfig) -> Result<Vec<u8>, PgError> {
+    let options = pinned_options(config, REPLICATION_OPTIONS);
+    let parameters = [
+        ("user", config.user.as_str()),
+        ("database", config.database.as_str()),
+        ("replication", "database"),
+        ("application_name", config.application_name()),
+        ("client_encoding", "UTF8"),
+        ("options", options.as_str()),
+    ];
+    let mut packet = Vec::new();
+    write_startup_message(&mut packet, PROTOCOL_VERSION, &parameters)
+        .await
+        .map_err(|error| PgError::protocol(error.to_string()))?;
+    Ok(packet)
 }
 
 /// Version 13 does not get as far as naming its version: it stumbles over a setting of 14.
@@ -196,13 +201,9 @@ impl Login<'_> {
     }
 
     fn password(&self) -> Result<Password, PgError> {
-        self.config.password_for(self.host).ok_or_else(|| PgError::Auth {
-            reason: format!(
-                "the server asks for a password for user {:?} and there is none: put it into the \
-                 URL, PGPASSWORD or the password file",
-                self.config.user
-            ),
-        })
+        self.config
+            .password_for(self.host)
+            .ok_or_else(|| PgError::no_password(&self.config.user))
     }
 }
 

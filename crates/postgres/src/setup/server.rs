@@ -12,6 +12,27 @@ pub(super) async fn check(
     control: &Control,
     slot: &str,
 ) -> Result<Vec<Finding>, PgError> {
+    let name = config.to_string();
+    let mut findings = settings(&name, control, slot).await?;
+    if let Some((text, cure)) = replication_right(config).await? {
+        let finding = Finding::new(Object::Server, &name, Outcome::Wrong, text);
+        findings.push(finding.cured_by(cure));
+    }
+    if !findings
+        .iter()
+        .any(|finding| finding.outcome == Outcome::Wrong)
+    {
+        let text = format!(
+            "PostgreSQL {}, ready for streaming",
+            control.server_version()
+        );
+        findings.insert(0, Finding::new(Object::Server, &name, Outcome::Found, text));
+    }
+    Ok(findings)
+}
+
+/// What the server's settings forbid or make risky.
+async fn settings(name: &str, control: &Control, slot: &str) -> Result<Vec<Finding>, PgError> {
     let row = control
         .client()
         .query_one(
@@ -24,62 +45,42 @@ pub(super) async fn check(
             &[&slot],
         )
         .await?;
-    let name = config.to_string();
-    let finding = |outcome, text: String| Finding::new(Object::Server, &name, outcome, text);
     let mut findings = Vec::new();
-
+    let mut add = |outcome, text: String, cure: &str| {
+        findings.push(Finding::new(Object::Server, name, outcome, text).cured_by(cure));
+    };
     let wal_level: &str = row.try_get(0)?;
     if wal_level != "logical" {
-        findings.push(
-            finding(
-                Outcome::Wrong,
-                format!("wal_level is {wal_level} and must be logical"),
-            )
-            .cured_by("ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL"),
+        add(
+            Outcome::Wrong,
+            format!("wal_level is {wal_level} and must be logical"),
+            "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
         );
     }
     let (free, exists): (i64, bool) = (row.try_get(1)?, row.try_get(2)?);
     if free <= 0 && !exists {
         let max: &str = row.try_get(3)?;
-        findings.push(
-            finding(
-                Outcome::Wrong,
-                format!("all {max} replication slots are in use"),
-            )
-            .cured_by(
-                "ALTER SYSTEM SET max_replication_slots = ...; then restart PostgreSQL, or drop a \
-                 slot that is not used",
-            ),
+        add(
+            Outcome::Wrong,
+            format!("all {max} replication slots are in use"),
+            "ALTER SYSTEM SET max_replication_slots = ...; then restart PostgreSQL, or drop a \
+             slot that is not used",
         );
     }
     if row.try_get::<_, bool>(4)? {
-        findings.push(
-            finding(
-                Outcome::Wrong,
-                "it is a standby, on which nothing can be made".to_owned(),
-            )
-            .cured_by("connect to the primary"),
+        add(
+            Outcome::Wrong,
+            "it is a standby, on which nothing can be made".to_owned(),
+            "connect to the primary",
         );
-    }
-    if let Some((text, cure)) = replication_right(config).await? {
-        findings.push(finding(Outcome::Wrong, text).cured_by(cure));
     }
     if row.try_get::<_, &str>(5)? == "-1" {
-        let text =
-            "max_slot_wal_keep_size is -1: while the streamer is down, WAL may fill the disk";
-        findings.push(finding(Outcome::Warning, text.to_owned()).cured_by(
+        add(
+            Outcome::Warning,
+            "max_slot_wal_keep_size is -1: while the streamer is down, WAL may fill the disk"
+                .to_owned(),
             "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
-        ));
-    }
-    if !findings
-        .iter()
-        .any(|finding| finding.outcome == Outcome::Wrong)
-    {
-        let text = format!(
-            "PostgreSQL {}, ready for streaming",
-            control.server_version()
         );
-        findings.insert(0, finding(Outcome::Found, text));
     }
     Ok(findings)
 }

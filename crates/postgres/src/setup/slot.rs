@@ -18,6 +18,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// will say so.
 const ANSWER_GRACE: Duration = Duration::from_secs(10);
 
+/// The largest `statement_timeout`, a 32-bit number of milliseconds.
+const MAX_STATEMENT_TIMEOUT_MS: u128 = 2_147_483_647;
+
 /// Longest name of a slot (`NAMEDATALEN` - 1).
 const MAX_SLOT_NAME_BYTES: usize = 63;
 
@@ -126,48 +129,10 @@ pub(super) async fn make(
     if control.read_lag(&plan.slot).await?.is_some() {
         return find(control, plan).await;
     }
-    // A connection of its own for the statement that waits, so that the other can look why.
-    let maker = Control::connect(config).await?;
     let limit = plan.slot_timeout;
-    let limit_ms = limit.as_millis().clamp(1, 2_147_483_647);
-    maker
-        .client()
-        .batch_execute(&format!("SET statement_timeout = {limit_ms}"))
-        .await?;
-    // If we are gone, the server notices within a second and makes no slot that nobody knows of.
-    // Platforms without this setting refuse it; there the time limit alone ends the wait.
-    let _ = maker
-        .client()
-        .batch_execute("SET client_connection_check_interval = '1s'")
-        .await;
-
-    let begun = Instant::now();
-    let statement = statement(&plan.slot, control.server_version().major());
-    let made = {
-        let creation = maker.client().batch_execute(&statement);
-        let mut creation = std::pin::pin!(timeout(limit + ANSWER_GRACE, creation));
-        loop {
-            tokio::select! {
-                made = creation.as_mut() => break made,
-                () = sleep(LOOK_EVERY) => {
-                    if let Some(wait) = who_blocks(control, &maker, begun).await? {
-                        on_wait(&wait);
-                    }
-                }
-            }
-        }
-    };
-    let timed_out = || PgError::Timeout {
-        what: "making the slot".to_owned(),
-        limit,
-    };
-    let error = match made {
-        Ok(Ok(())) => {
-            let text = "made; it streams what commits from now on";
-            return Ok(Finding::new(Object::Slot, &plan.slot, Outcome::Made, text));
-        }
-        Ok(Err(error)) => PgError::from(error),
-        Err(_) => timed_out(),
+    let Err(error) = create(config, control, plan, on_wait).await else {
+        let text = "made; it streams what commits from now on";
+        return Ok(Finding::new(Object::Slot, &plan.slot, Outcome::Made, text));
     };
     // Another setup was faster.
     if error
@@ -191,6 +156,48 @@ pub(super) async fn make(
         "end that transaction (SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED), or give a \
          longer --timeout",
     ))
+}
+
+/// Makes the slot on a connection of its own, so that the other can look why it takes time.
+async fn create(
+    config: &ConnectConfig,
+    control: &Control,
+    plan: &SetupPlan,
+    on_wait: &mut (dyn FnMut(&SlotWait) + Send),
+) -> Result<(), PgError> {
+    let maker = Control::connect(config).await?;
+    let limit = plan.slot_timeout;
+    let limit_ms = limit.as_millis().clamp(1, MAX_STATEMENT_TIMEOUT_MS);
+    maker
+        .client()
+        .batch_execute(&format!("SET statement_timeout = {limit_ms}"))
+        .await?;
+    // If we are gone, the server notices within a second and makes no slot that nobody knows of.
+    // Platforms without this setting refuse it; there the time limit alone ends the wait.
+    let _ = maker
+        .client()
+        .batch_execute("SET client_connection_check_interval = '1s'")
+        .await;
+
+    let begun = Instant::now();
+    let statement = statement(&plan.slot, control.server_version().major());
+    let creation = maker.client().batch_execute(&statement);
+    let mut creation = std::pin::pin!(timeout(limit + ANSWER_GRACE, creation));
+    loop {
+        tokio::select! {
+            made = creation.as_mut() => return match made {
+                Ok(made) => Ok(made?),
+                Err(_) => {
+                    Err(PgError::Timeout { what: "making the slot".to_owned(), limit })
+                }
+            },
+            () = sleep(LOOK_EVERY) => {
+                if let Some(wait) = who_blocks(control, &maker, begun).await? {
+                    on_wait(&wait);
+                }
+            }
+        }
+    }
 }
 
 /// The transaction for which `maker` waits.

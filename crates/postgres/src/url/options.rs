@@ -160,22 +160,7 @@ pub(super) fn checked(
     let keepalive = reader.keepalive();
     let connect_timeout = reader.connect_timeout();
     let target = reader.target(hosts.len());
-    reader.only(
-        "channel_binding",
-        &["disable", "prefer"],
-        "channel binding is not offered; use sslmode=verify-full",
-    );
-    reader.only("gssencmode", &["disable", "prefer"], NO_GSS);
-    reader.only(
-        "client_encoding",
-        &["UTF8", "utf8", "UTF-8", "utf-8", "auto"],
-        "it is UTF8",
-    );
-    reader.only(
-        "load_balance_hosts",
-        &["disable"],
-        "hosts are tried in the order given",
-    );
+    reader.fixed_choices();
     let application_name = reader
         .get("application_name")
         .or_else(|| reader.get("fallback_application_name"))
@@ -234,6 +219,26 @@ impl Reader<'_> {
         {
             self.refuse(name, reason);
         }
+    }
+
+    /// Options of which only some values can be honoured.
+    fn fixed_choices(&mut self) {
+        self.only(
+            "channel_binding",
+            &["disable", "prefer"],
+            "channel binding is not offered; use sslmode=verify-full",
+        );
+        self.only("gssencmode", &["disable", "prefer"], NO_GSS);
+        self.only(
+            "client_encoding",
+            &["UTF8", "utf8", "UTF-8", "utf-8", "auto"],
+            "it is UTF8",
+        );
+        self.only(
+            "load_balance_hosts",
+            &["disable"],
+            "hosts are tried in the order given",
+        );
     }
 
     fn hosts(&mut self) -> Vec<Host> {

@@ -13,10 +13,16 @@ fn fault(code: &str, message: &str) -> Fault {
     .fault()
 }
 
+/// Asserts that each code and text stands for its situation.
+fn assert_faults<const N: usize>(cases: [(&str, &str, Fault); N]) {
+    for (code, message, wanted) in cases {
+        assert_eq!(fault(code, message), wanted, "{code} {message}");
+    }
+}
+
 #[test]
 fn texts_of_servers_14_to_18_are_told_apart() {
-    let lost = Fault::SlotLost;
-    for (code, message, wanted) in [
+    assert_faults([
         (
             "57P03",
             "the database system is starting up",
@@ -46,14 +52,24 @@ fn texts_of_servers_14_to_18_are_told_apart() {
         (
             "55000",
             "cannot read from logical replication slot \"s\"",
-            lost.clone(),
+            Fault::SlotLost,
         ),
         (
             "55000",
             "can no longer get changes from replication slot \"s\"",
-            lost.clone(),
+            Fault::SlotLost,
         ),
-        ("55000", "can no longer access replication slot \"s\"", lost),
+        (
+            "55000",
+            "can no longer access replication slot \"s\"",
+            Fault::SlotLost,
+        ),
+    ]);
+}
+
+#[test]
+fn texts_about_prerequisites_rights_and_poolers_are_told_apart() {
+    assert_faults([
         (
             "55000",
             "logical decoding on standby requires \"wal_level\" >= \"logical\" on the primary",
@@ -106,9 +122,7 @@ fn texts_of_servers_14_to_18_are_told_apart() {
             "unrecognized pgoutput option: messages",
             Fault::Other,
         ),
-    ] {
-        assert_eq!(fault(code, message), wanted, "{code} {message}");
-    }
+    ]);
 }
 
 #[test]
