@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod driver;
 pub mod exit;
 pub mod logging;
 pub mod redact;

@@ -105,6 +105,15 @@ pub struct OutboxSpec {
 }
 
 impl OutboxSpec {
+    /// The subjects that rows of this table can have, as a NATS pattern. Without a configured
+    /// subject it is everything below `outbox`, since the columns decide.
+    #[must_use]
+    pub fn subject_pattern(&self) -> String {
+        self.subject
+            .as_ref()
+            .map_or_else(|| "outbox.>".to_owned(), Template::subject_pattern)
+    }
+
     /// A table whose columns are found by their usual names.
     #[must_use]
     pub fn new(schema: &str, table: &str) -> Self {

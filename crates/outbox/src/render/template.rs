@@ -1,5 +1,7 @@
 //! Templates such as `outbox.{aggregate_type}.{type}`.
 
+use super::spec::Role;
+
 /// A text with places for column values.
 ///
 /// A place names a role (`{aggregate_type}`, found as the roles are) or a column (`{tenant_id}`),
@@ -85,6 +87,35 @@ impl Template {
         &self.parts
     }
 
+    /// The subjects that the template can make, as a NATS pattern: `*` for a token with a value in
+    /// it, `>` from a topic on, whose dots stay.
+    #[must_use]
+    pub fn subject_pattern(&self) -> String {
+        let mut tokens = vec![String::new()];
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => {
+                    let mut pieces = text.split('.');
+                    let first = pieces.next().unwrap_or_default();
+                    if let Some(last) = tokens.last_mut().filter(|last| *last != "*") {
+                        last.push_str(first);
+                    }
+                    tokens.extend(pieces.map(str::to_owned));
+                }
+                Part::Place(name) => {
+                    let topic = name == Role::Topic.name();
+                    if let Some(last) = tokens.last_mut() {
+                        *last = if topic { ">" } else { "*" }.to_owned();
+                    }
+                    if topic {
+                        break;
+                    }
+                }
+            }
+        }
+        tokens.join(".")
+    }
+
     /// The names of the places, in order, with repetitions.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
@@ -116,6 +147,24 @@ mod tests {
             ["aggregate_type", "type"]
         );
         assert_eq!(Template::parse("fixed").unwrap().places().count(), 0);
+    }
+
+    #[test]
+    fn patterns_cover_what_the_template_makes() {
+        for (text, pattern) in [
+            ("outbox.{aggregate_type}.{type}", "outbox.*.*"),
+            ("outbox.{topic}", "outbox.>"),
+            ("outbox.{topic}.late", "outbox.>"),
+            ("a-{type}-b.c", "*.c"),
+            ("fixed.subject", "fixed.subject"),
+            ("{type}", "*"),
+        ] {
+            assert_eq!(
+                Template::parse(text).unwrap().subject_pattern(),
+                pattern,
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -1,16 +1,256 @@
 //! `postrider setup`.
 
+use std::fmt::Write as _;
+
+use jetstream::{Finding as StreamFinding, StreamAdmin, StreamTarget, StreamWanted};
+use outbox::{BrokerFault, BrokerFaultKind, Source};
+use postgres::{
+    Control, Finding, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport, SlotWait,
+};
+
 use crate::cli::SetupArgs;
+use crate::cli::output::print;
 use crate::config::Settings;
+use crate::driver::{command_error, owner, plan, target};
 use crate::exit::{CommandError, Exit};
+
+/// Subjects of a stream that is made here, and copies of each message in a cluster.
+const DEFAULT_SUBJECT: &str = "outbox.>";
+const CLUSTER_REPLICAS: u32 = 3;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Always: this build has no servers to talk to.
-pub async fn execute(_settings: Settings, _args: SetupArgs) -> Result<Exit, CommandError> {
-    Err(CommandError::message(
-        Exit::Failed,
-        "`setup` is not built in",
-    ))
+/// When something is in the way that `setup` does not change (exit 3), or a server does not answer.
+pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, CommandError> {
+    let config = settings.postgres.connect_config()?;
+    let plan = SetupPlan {
+        create_tables: args.create_table,
+        slot_timeout: args.timeout,
+        ..plan(&settings, true)
+    };
+    if args.print_sql {
+        // The version decides one line; a server that is not there does not keep the DBA waiting.
+        let major = Control::connect(&config)
+            .await
+            .ok()
+            .map(|control| control.server_version().major());
+        print(&postgres::print_sql(&plan, config.user(), major))?;
+        return Ok(Exit::Done);
+    }
+    if args.recreate_slot {
+        drop_lost_slot(&config, &settings).await?;
+    }
+    let mut on_wait = |wait: &SlotWait| tracing::warn!("{}", waiting_for(wait));
+    let report = postgres::setup(&config, &plan, &mut on_wait)
+        .await
+        .map_err(|error| command_error(&error))?;
+    print(&postgres_text(&report))?;
+    if let Some(fault) = report.faults().next() {
+        let error = CommandError::message(Exit::Refused, fault);
+        return Err(match &fault.cure {
+            Some(cure) => CommandError::message(Exit::Refused, without_cure(fault)).with_help(cure),
+            None => error,
+        });
+    }
+    let mut session = ReplicationSession::connect(&config)
+        .await
+        .map_err(|error| command_error(&error))?;
+    let identity = session
+        .identify_system()
+        .await
+        .map_err(|error| command_error(&error))?;
+    session.close().await;
+    let source = Source {
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
+        database: identity
+            .database
+            .unwrap_or_else(|| config.database().to_owned()),
+        slot: settings.postgres.slot.clone(),
+    };
+    set_up_stream(&settings, target(&settings, owner(&source)), args.adopt).await?;
+    print(&next_steps(&report))?;
+    Ok(Exit::Done)
+}
+
+fn without_cure(finding: &Finding) -> String {
+    Finding {
+        cure: None,
+        ..finding.clone()
+    }
+    .to_string()
+}
+
+fn postgres_text(report: &SetupReport) -> String {
+    report
+        .findings
+        .iter()
+        .map(|finding| line(outcome_word(finding.outcome), finding))
+        .collect()
+}
+
+const fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Found => "found",
+        Outcome::Made => "made",
+        Outcome::Dropped => "dropped",
+        Outcome::Missing => "missing",
+        Outcome::Warning => "warning",
+        Outcome::Wrong => "wrong",
+    }
+}
+
+fn line(word: &str, text: impl std::fmt::Display) -> String {
+    format!("{word:<8} {text}\n")
+}
+
+fn waiting_for(wait: &SlotWait) -> String {
+    let transaction = &wait.transaction;
+    let who = match (transaction.pid, &transaction.gid) {
+        (Some(pid), _) => format!("backend {pid}"),
+        (None, Some(gid)) => format!("prepared transaction {gid:?}"),
+        (None, None) => "a transaction".to_owned(),
+    };
+    let name = wait.application_name.as_deref().unwrap_or("unknown");
+    let age = transaction.age.map_or_else(
+        || "unknown age".to_owned(),
+        |age| format!("open for {} s", age.as_secs()),
+    );
+    format!("the slot waits for {who} ({name}), {age}: it must end first")
+}
+
+/// Rows that were there before the slot are not streamed: how many, and what to do about them.
+fn next_steps(report: &SetupReport) -> String {
+    let mut text = String::new();
+    for (table, rows) in &report.tables {
+        let count = match rows {
+            RowCount::Exactly(0) | RowCount::About(..=0) => continue,
+            RowCount::Exactly(count) => count.to_string(),
+            RowCount::MoreThan(count) => format!("more than {count}"),
+            RowCount::About(count) => format!("about {count}"),
+        };
+        let before = if report.slot_made {
+            "before the slot was made"
+        } else {
+            "now"
+        };
+        let _ = writeln!(
+            text,
+            "note     {}: {count} rows were there {before}; `run` streams what commits after the \
+             slot was made",
+            table.name,
+        );
+    }
+    text.push_str("ready    start with: postrider run\n");
+    text
+}
+
+/// `--recreate-slot`: only a slot that is lost is dropped, and the gap is named.
+async fn drop_lost_slot(
+    config: &postgres::ConnectConfig,
+    settings: &Settings,
+) -> Result<(), CommandError> {
+    let slot = &settings.postgres.slot;
+    let control = Control::connect(config)
+        .await
+        .map_err(|error| command_error(&error))?;
+    let lag = control
+        .read_lag(slot)
+        .await
+        .map_err(|error| command_error(&error))?;
+    let Some(lag) = lag else { return Ok(()) };
+    if !lag.is_lost() {
+        return Err(CommandError::message(
+            Exit::Refused,
+            format!("slot {slot} is not lost, so --recreate-slot would throw rows away"),
+        )
+        .with_help("leave out --recreate-slot; `postrider teardown` drops a healthy slot"));
+    }
+    let dropped = postgres::drop_slot(&control, slot, false)
+        .await
+        .map_err(|error| command_error(&error))?;
+    if dropped.outcome == Outcome::Wrong {
+        return Err(CommandError::message(Exit::Refused, dropped));
+    }
+    let from = lag
+        .confirmed_flush_lsn
+        .map_or_else(|| "unknown".to_owned(), |lsn| lsn.to_string());
+    let table = settings
+        .outboxes
+        .first()
+        .map(|spec| format!("{}.{}", spec.schema, spec.table));
+    print(&line("dropped", format!("slot {slot}, lost after {from}")))?;
+    print(&line(
+        "gap",
+        format!(
+            "rows of {} committed after {from} and before the new slot are not streamed; compare \
+             the table's ids with the stream's Nats-Msg-Id headers and insert the missing again",
+            table.unwrap_or_default()
+        ),
+    ))?;
+    Ok(())
+}
+
+async fn set_up_stream(
+    settings: &Settings,
+    target: StreamTarget,
+    adopt: bool,
+) -> Result<(), CommandError> {
+    let options = settings.nats.options(&settings.postgres.slot)?;
+    let admin = StreamAdmin::connect(&options)
+        .await
+        .map_err(|fault| broker_error(&fault))?;
+    let clustered = admin.server().cluster.is_some();
+    let stream = target.stream.clone();
+    let mut subjects: Vec<String> = vec![DEFAULT_SUBJECT.to_owned()];
+    let more = target
+        .patterns
+        .iter()
+        .filter(|&it| !jetstream::covers(DEFAULT_SUBJECT, it));
+    subjects.extend(more.cloned());
+    let tables = settings
+        .outboxes
+        .iter()
+        .map(|spec| format!("{}.{}", spec.schema, spec.table));
+    let mut wanted = StreamWanted::new(target, subjects, tables.collect());
+    wanted.adopt = adopt;
+    wanted.replicas = settings
+        .nats
+        .replicas
+        .map_or(if clustered { CLUSTER_REPLICAS } else { 1 }, u32::from);
+    let findings = admin
+        .ensure(&wanted)
+        .await
+        .map_err(|fault| broker_error(&fault))?;
+    let mut refused = None;
+    for finding in &findings {
+        let (word, text) = match finding {
+            StreamFinding::Found(text) => ("found", text.clone()),
+            StreamFinding::Made(text) => ("made", text.clone()),
+            StreamFinding::Left(text) => ("left", text.clone()),
+            StreamFinding::Warn(concern) => ("warning", concern.to_string()),
+            StreamFinding::Refuse(concern) => {
+                refused = refused.or(Some(concern));
+                ("wrong", concern.to_string())
+            }
+        };
+        print(&line(word, format!("stream {stream}: {text}")))?;
+    }
+    match refused {
+        None => Ok(()),
+        Some(concern) => {
+            let text = format!("stream {stream}: {}: {}", concern.field, concern.reason);
+            Err(CommandError::message(Exit::Refused, text).with_help(&concern.cure))
+        }
+    }
+}
+
+/// The error with which a command ends that could not work with NATS.
+pub(crate) fn broker_error(fault: &BrokerFault) -> CommandError {
+    let exit = match fault.kind {
+        BrokerFaultKind::Unreachable | BrokerFaultKind::StreamUnavailable => Exit::Failed,
+        _ => Exit::Refused,
+    };
+    CommandError::message(exit, fault)
 }

@@ -1,16 +1,33 @@
 //! `postrider status`.
 
-use crate::cli::StatusArgs;
+mod report;
+mod text;
+
+use crate::cli::output::print;
+use crate::cli::{StatusArgs, StatusOutput};
 use crate::config::Settings;
-use crate::exit::{CommandError, Exit, StatusExit};
+use crate::exit::{CommandError, StatusExit};
+
+use self::report::Report;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Always: this build has no servers to talk to.
-pub async fn execute(_settings: Settings, _args: StatusArgs) -> Result<StatusExit, CommandError> {
-    Err(CommandError::message(
-        Exit::Failed,
-        "`status` is not built in",
-    ))
+/// When stdout cannot be written. Servers that do not answer are part of the report.
+pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit, CommandError> {
+    loop {
+        let report = Report::read(&settings).await;
+        let exit = report.verdict(&args.limits);
+        match args.output {
+            StatusOutput::Table => print(&text::table(&report, args.watch.is_some()))?,
+            StatusOutput::Json => print(&format!("{}\n", report.json()))?,
+        }
+        let Some(pause) = args.watch else {
+            return Ok(exit);
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(exit),
+        }
+    }
 }

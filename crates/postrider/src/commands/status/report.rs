@@ -1,0 +1,212 @@
+//! What is known of slot, stream and dead letters at one moment. What could not be read is absent,
+//! with the reason; it is never 0.
+
+use std::time::Duration;
+
+use jetstream::{StreamAdmin, StreamState};
+use outbox::Tail;
+use postgres::{Control, SlotLag};
+use serde_json::{Map, Value, json};
+
+use crate::cli::StatusLimits;
+use crate::config::Settings;
+use crate::exit::StatusExit;
+
+/// How long either server may take. `status` serves as a check, which must end.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One reading.
+pub(super) struct Report {
+    pub(super) slot_name: String,
+    pub(super) stream_name: String,
+    /// `Ok(None)`: there is no such slot.
+    pub(super) slot: Result<Option<SlotLag>, String>,
+    pub(super) dead_letters: Result<Option<i64>, String>,
+    /// Age of the oldest row that the newest message does not cover, where that can be told.
+    pub(super) lag: Option<Duration>,
+    pub(super) stream: Result<StreamState, String>,
+}
+
+impl Report {
+    pub(super) async fn read(settings: &Settings) -> Self {
+        let (database, stream) = tokio::join!(read_database(settings), read_stream(settings));
+        let (slot, dead_letters) = match database {
+            Ok((slot, dead_letters)) => (Ok(slot), Ok(dead_letters)),
+            Err(error) => (Err(error.clone()), Err(error)),
+        };
+        let lag = slot.as_ref().ok().and_then(Option::as_ref).and_then(lag_of);
+        Self {
+            slot_name: settings.postgres.slot.clone(),
+            stream_name: settings.nats.stream.clone(),
+            slot,
+            dead_letters,
+            lag,
+            stream,
+        }
+    }
+
+    /// What the reading means as a check.
+    pub(super) fn verdict(&self, limits: &StatusLimits) -> StatusExit {
+        let slot = match &self.slot {
+            Err(_) => return StatusExit::Unknown,
+            Ok(None) => return StatusExit::SlotLost,
+            Ok(Some(slot)) if slot.is_lost() => return StatusExit::SlotLost,
+            Ok(Some(slot)) => slot,
+        };
+        let bytes = |value: Option<i64>| value.map(|value| u64::try_from(value).unwrap_or(0));
+        let checks = [
+            (limits.max_lag_bytes, bytes(slot.unconfirmed_bytes)),
+            (limits.max_retained_bytes, bytes(slot.retained_bytes)),
+            (limits.max_lag.map(millis), self.lag.map(millis)),
+        ];
+        let mut exit = StatusExit::Fine;
+        for (limit, value) in checks {
+            match (limit, value) {
+                (Some(limit), Some(value)) if value > limit => exit = StatusExit::OverLimit,
+                (Some(_), None) => return StatusExit::Unknown,
+                _ => {}
+            }
+        }
+        exit
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let mut report = Map::new();
+        report.insert("slot".to_owned(), self.slot_json());
+        report.insert("stream".to_owned(), self.stream_json());
+        match &self.dead_letters {
+            Ok(Some(count)) => report.insert("dead_letters".to_owned(), json!(count)),
+            Ok(None) | Err(_) => None,
+        };
+        if let Some(lag) = self.lag {
+            report.insert("lag_seconds".to_owned(), json!(lag.as_secs_f64()));
+        }
+        Value::Object(report)
+    }
+
+    fn slot_json(&self) -> Value {
+        let slot = match &self.slot {
+            Err(error) => return json!({ "name": self.slot_name, "error": error }),
+            Ok(None) => return json!({ "name": self.slot_name, "exists": false }),
+            Ok(Some(slot)) => slot,
+        };
+        let seconds = |duration: Option<Duration>| duration.map(|it| it.as_secs_f64());
+        let text = |lsn: Option<pgoutput::Lsn>| lsn.map(|lsn| lsn.to_string());
+        without_null(json!({
+            "name": slot.slot,
+            "exists": true,
+            "active": slot.holder.is_some(),
+            "holder_pid": slot.holder.as_ref().map(|holder| holder.pid),
+            "holder": slot.holder.as_ref().and_then(|holder| holder.application_name.clone()),
+            "database": slot.database,
+            "wal_status": slot.wal_status,
+            "lost": slot.is_lost(),
+            "lost_reason": slot.invalid_reason,
+            "retained_bytes": slot.retained_bytes,
+            "unconfirmed_bytes": slot.unconfirmed_bytes,
+            "held_by_open_transactions_bytes": slot.held_by_open_xacts_bytes,
+            "safe_wal_bytes": slot.safe_wal_size_bytes,
+            "keep_size_bytes": slot.keep_size_bytes,
+            "unsent_bytes": slot.unsent_bytes,
+            "current_lsn": text(slot.current_lsn),
+            "restart_lsn": text(slot.restart_lsn),
+            "confirmed_flush_lsn": text(slot.confirmed_flush_lsn),
+            "failover": slot.failover,
+            "sync_state": slot.sync_state,
+            "inactive_seconds": seconds(slot.inactive_for),
+            "reply_age_seconds": seconds(slot.reply_age),
+            "oldest_transaction_pid": slot.oldest_xact.as_ref().and_then(|xact| xact.pid),
+            "oldest_transaction_gid": slot.oldest_xact.as_ref().and_then(|xact| xact.gid.clone()),
+            "oldest_transaction_seconds":
+                seconds(slot.oldest_xact.as_ref().and_then(|xact| xact.age)),
+        }))
+    }
+
+    fn stream_json(&self) -> Value {
+        let stream = match &self.stream {
+            Err(error) => return json!({ "name": self.stream_name, "error": error }),
+            Ok(stream) => stream,
+        };
+        let position = match &stream.tail {
+            Tail::Row(row) => Some(row.position.to_string()),
+            _ => None,
+        };
+        without_null(json!({
+            "name": self.stream_name,
+            "messages": stream.messages,
+            "bytes": stream.size_bytes,
+            "first_sequence": stream.first_sequence,
+            "last_sequence": stream.last_sequence,
+            "last_time": stream.last_time,
+            "leader": stream.leader,
+            "writers": stream.config.writers().map(jetstream::writers_name),
+            "owner": stream.config.owner(),
+            "last_position": position,
+        }))
+    }
+}
+
+/// Absent, not null: so a reader cannot take it for a value.
+fn without_null(value: Value) -> Value {
+    match value {
+        Value::Object(members) => Value::Object(
+            members
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .collect(),
+        ),
+        other => other,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How far delivery lies behind in time, as far as the server alone can tell: nothing when all is
+/// confirmed, else the time since the slot's holder last confirmed anything or the slot was left.
+fn lag_of(slot: &SlotLag) -> Option<Duration> {
+    if slot.unconfirmed_bytes? == 0 {
+        return Some(Duration::ZERO);
+    }
+    match slot.holder {
+        Some(_) => slot.reply_age,
+        None => slot.inactive_for,
+    }
+}
+
+async fn read_database(settings: &Settings) -> Result<(Option<SlotLag>, Option<i64>), String> {
+    let config = settings
+        .postgres
+        .connect_config()
+        .map_err(|error| error.to_string())?;
+    let slot = &settings.postgres.slot;
+    let reading = async {
+        let control = Control::connect(&config).await?;
+        Ok((
+            control.read_lag(slot).await?,
+            control.dead_letter_count(slot).await?,
+        ))
+    };
+    let late = |_| format!("no answer within {} s", READ_TIMEOUT.as_secs());
+    tokio::time::timeout(READ_TIMEOUT, reading)
+        .await
+        .map_err(late)?
+        .map_err(|error: postgres::PgError| error.one_line())
+}
+
+async fn read_stream(settings: &Settings) -> Result<StreamState, String> {
+    let options = settings
+        .nats
+        .options(&settings.postgres.slot)
+        .map_err(|error| error.to_string())?;
+    let reading = async {
+        let admin = StreamAdmin::connect(&options).await?;
+        admin.state(&settings.nats.stream).await
+    };
+    let late = |_| format!("no answer within {} s", READ_TIMEOUT.as_secs());
+    tokio::time::timeout(READ_TIMEOUT, reading)
+        .await
+        .map_err(late)?
+        .map_err(|fault: outbox::BrokerFault| fault.to_string())
+}

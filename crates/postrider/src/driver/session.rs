@@ -1,0 +1,202 @@
+//! Opening the replication session, and what its errors mean.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate};
+use postgres::{
+    Control, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan, WalStream,
+};
+
+use crate::config::Settings;
+use crate::exit::{CommandError, Exit};
+
+/// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
+const POSTGRES_EPOCH_UNIX_SECONDS: u64 = 946_684_800;
+
+/// A session that streams.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(super) stream: WalStream,
+}
+
+impl Session {
+    pub(super) async fn send_status(&mut self, status: StatusUpdate) -> Result<(), PgError> {
+        let StatusUpdate {
+            confirmed,
+            reply_requested,
+        } = status;
+        self.stream
+            .send_status(confirmed, clock_micros(), reply_requested)
+            .await
+    }
+}
+
+/// The client's clock in PostgreSQL's count, microseconds since 2000. The server only shows it.
+fn clock_micros() -> i64 {
+    let epoch = UNIX_EPOCH + Duration::from_secs(POSTGRES_EPOCH_UNIX_SECONDS);
+    let since = SystemTime::now().duration_since(epoch).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// What the slot and its publication must be for these settings.
+pub(crate) fn plan(settings: &Settings, dead_letters: bool) -> SetupPlan {
+    let tables = settings.outboxes.iter();
+    SetupPlan {
+        slot: settings.postgres.slot.clone(),
+        publication: settings.postgres.publication.clone(),
+        tables: tables
+            .map(|spec| postgres::TableName {
+                schema: spec.schema.clone(),
+                name: spec.table.clone(),
+            })
+            .collect(),
+        create_tables: false,
+        dead_letters,
+        slot_timeout: Duration::from_secs(30),
+    }
+}
+
+/// Checks everything that the slot needs, then begins to stream. The publication is looked at each
+/// time: on server 18 the rows of a missing one vanish without an error.
+pub(super) async fn open(settings: &Settings) -> Result<(Session, SessionStart), SourceFault> {
+    let pg = &settings.postgres;
+    let config = pg.connect_config().map_err(|error| SourceFault {
+        kind: SourceFaultKind::Unfit,
+        detail: error.to_string(),
+    })?;
+    let report = postgres::check(&config, &plan(settings, false)).await;
+    let report = report.map_err(|error| fault_of(&error))?;
+    for finding in &report.findings {
+        if finding.outcome == Outcome::Warning {
+            tracing::warn!("{finding}");
+        }
+    }
+    if let Some(finding) = report.faults().next() {
+        return Err(fault_of_finding(finding));
+    }
+    let control = Control::connect(&config)
+        .await
+        .map_err(|error| fault_of(&error))?;
+    let confirmed_flush = control.confirmed_flush(&pg.slot).await;
+    let confirmed_flush = confirmed_flush
+        .map_err(|error| fault_of(&error))?
+        .unwrap_or_default();
+    let mut session = ReplicationSession::connect(&config)
+        .await
+        .map_err(|error| fault_of(&error))?;
+    let identity = session
+        .identify_system()
+        .await
+        .map_err(|error| fault_of(&error))?;
+    let history = session.timeline_history(identity.timeline).await;
+    let history = history.map_err(|error| fault_of(&error))?;
+    let started = session
+        .start(&pg.slot, std::slice::from_ref(&pg.publication))
+        .await;
+    let stream = match started {
+        Ok(stream) => stream,
+        Err(error) => return Err(start_fault(&control, &pg.slot, &error).await),
+    };
+    let start = SessionStart {
+        source: Source {
+            system_identifier: identity.system_identifier,
+            timeline: identity.timeline,
+            database: identity
+                .database
+                .unwrap_or_else(|| config.database().to_owned()),
+            slot: pg.slot.clone(),
+        },
+        forks: history
+            .iter()
+            .map(|fork| Fork {
+                timeline: fork.timeline,
+                switch_lsn: fork.switch_lsn,
+            })
+            .collect(),
+        confirmed_flush,
+    };
+    Ok((Session { stream }, start))
+}
+
+/// Why the stream did not start; a held slot is named with its holder.
+async fn start_fault(control: &Control, slot: &str, error: &PgError) -> SourceFault {
+    let mut fault = fault_of(error);
+    if fault.kind == SourceFaultKind::SlotHeld
+        && let Ok(Some(holder)) = control.slot_holder(slot).await
+    {
+        let name = holder
+            .application_name
+            .unwrap_or_else(|| "unknown".to_owned());
+        fault.detail = format!(
+            "standing by: backend {} ({name}) streams from it",
+            holder.pid
+        );
+    }
+    fault
+}
+
+/// What an error of PostgreSQL means to the relay.
+pub(super) fn fault_of(error: &PgError) -> SourceFault {
+    use SourceFaultKind as Kind;
+    let fault = error.fault();
+    let kind = match fault {
+        Fault::ServerStarting | Fault::ServerShuttingDown => Kind::Restarting,
+        Fault::TooManyConnections => Kind::TooManyConnections,
+        Fault::SlotActive { .. } => Kind::SlotHeld,
+        Fault::SlotMissing => Kind::SlotMissing,
+        Fault::SlotLost => Kind::SlotLost,
+        Fault::PublicationMissing => Kind::PublicationMissing,
+        Fault::AuthFailed => Kind::Authentication,
+        Fault::PermissionDenied => Kind::Permission,
+        Fault::Unreachable | Fault::SlotOnStandby | Fault::NotWritable | Fault::Cancelled => {
+            Kind::Unreachable
+        }
+        Fault::WalLevel
+        | Fault::DatabaseMissing
+        | Fault::TooManySlots
+        | Fault::Pooler
+        | Fault::ServerVersion
+        | Fault::Tls
+        | Fault::Other => Kind::Unfit,
+    };
+    let mut detail = error.one_line();
+    if let Some(cure) = fault.cure() {
+        detail.push_str("; ");
+        detail.push_str(cure);
+    }
+    SourceFault { kind, detail }
+}
+
+/// What a finding of the check means to the relay.
+fn fault_of_finding(finding: &Finding) -> SourceFault {
+    use SourceFaultKind as Kind;
+    let missing = finding.outcome == Outcome::Missing;
+    let kind = match finding.object {
+        Object::Slot if missing => Kind::SlotMissing,
+        Object::Slot => Kind::SlotLost,
+        Object::Publication if missing => Kind::PublicationMissing,
+        Object::Publication => Kind::PublicationUnfit,
+        Object::Table | Object::DeadLetterTable => Kind::TableChanged,
+        Object::Server => Kind::Unfit,
+    };
+    SourceFault {
+        kind,
+        detail: finding.to_string(),
+    }
+}
+
+/// The error with which a command ends that could not work with PostgreSQL.
+pub(crate) fn command_error(error: &PgError) -> CommandError {
+    let exit = match fault_of(error).kind {
+        SourceFaultKind::SlotMissing | SourceFaultKind::SlotLost => Exit::SlotLost,
+        SourceFaultKind::Authentication | SourceFaultKind::Permission | SourceFaultKind::Unfit => {
+            Exit::Refused
+        }
+        _ => Exit::Failed,
+    };
+    let failed = CommandError::message(exit, error.one_line());
+    match error.fault().cure() {
+        Some(cure) => failed.with_help(cure),
+        None => failed,
+    }
+}
