@@ -296,47 +296,43 @@ impl Relay {
         if self.is_stopped() {
             return None;
         }
-        let mut due: Vec<Instant> = Vec::with_capacity(8);
-        match &self.session {
-            Session::Down { until } => due.push(*until),
-            Session::Opening => {}
-            Session::Up(live) => self.session_timeouts(live.heard_at, &mut due),
-        }
-        match &self.broker {
-            Broker::Down { until } => due.push(*until),
-            Broker::Opening { .. } => {}
-            Broker::Up(live) => {
-                if live.judging > 0 {
-                    due.push(live.judged_until);
-                }
-            }
-        }
-        if let Some(sent_at) = self.sent.oldest(&self.window) {
-            due.push(sent_at + self.settings.ack_timeout);
-        }
-        if let Goal::Drain { until, .. } = self.goal {
-            due.push(until);
-        }
-        due.into_iter().min()
+        let session = match &self.session {
+            Session::Down { until } => Some(*until),
+            Session::Opening => None,
+            Session::Up(live) => Some(self.session_timeout(live.heard_at)),
+        };
+        let broker = match &self.broker {
+            Broker::Down { until } => Some(*until),
+            Broker::Up(live) if live.judging > 0 => Some(live.judged_until),
+            Broker::Opening { .. } | Broker::Up(_) => None,
+        };
+        let ack = self.sent.oldest(&self.window);
+        let ack = ack.map(|sent_at| sent_at + self.settings.ack_timeout);
+        let drain = match self.goal {
+            Goal::Drain { until, .. } => Some(until),
+            Goal::Stream | Goal::Stopped => None,
+        };
+        [session, broker, ack, drain].into_iter().flatten().min()
     }
 
-    fn session_timeouts(&self, heard_at: Instant, due: &mut Vec<Instant>) {
+    fn session_timeout(&self, heard_at: Instant) -> Instant {
         let (state, settings) = (&self.confirmations, &self.settings);
-        due.push(state.sent_at + settings.status_interval);
-        if self.wants_wal() {
-            due.push(heard_at + settings.silence_limit);
-        }
         let newest = state
             .delayed
             .back()
             .map_or(state.confirmed, |(_, lsn)| *lsn);
         let unsent = state.sent != Some(state.confirmed) || self.ledger.settled() > newest;
-        if unsent || settings.caught_up_at.is_some() {
-            due.push(state.sent_at + settings.status_pace);
-        }
-        if let Some((at, _)) = state.delayed.front() {
-            due.push(*at);
-        }
+        let status = if unsent || settings.caught_up_at.is_some() {
+            settings.status_pace
+        } else {
+            settings.status_interval
+        };
+        let silence = self.wants_wal().then(|| heard_at + settings.silence_limit);
+        let delayed = state.delayed.front().map(|(at, _)| *at);
+        [silence, delayed]
+            .into_iter()
+            .flatten()
+            .fold(state.sent_at + status, Instant::min)
     }
 }
 

@@ -97,6 +97,7 @@ pub(super) async fn open(settings: &Settings) -> Result<(Session, SessionStart),
         Ok(stream) => stream,
         Err(error) => return Err(start_fault(&control, &pg.slot, &error).await),
     };
+    refuse_to_hold_up_commits(&control, &pg.slot).await?;
     let start = SessionStart {
         source: Source {
             system_identifier: identity.system_identifier,
@@ -116,6 +117,27 @@ pub(super) async fn open(settings: &Settings) -> Result<(Session, SessionStart),
         confirmed_flush,
     };
     Ok((Session { stream }, start))
+}
+
+/// A streamer that is a synchronous standby holds up every commit of the cluster until it confirms,
+/// and its own dead letters with them. The role sees it only with `pg_monitor`.
+async fn refuse_to_hold_up_commits(control: &Control, slot: &str) -> Result<(), SourceFault> {
+    let lag = control
+        .read_lag(slot)
+        .await
+        .map_err(|error| fault_of(&error))?;
+    let state = lag.and_then(|lag| lag.sync_state);
+    match state.filter(|state| state != "async") {
+        None => Ok(()),
+        Some(state) => Err(SourceFault {
+            kind: SourceFaultKind::Unfit,
+            detail: format!(
+                "synchronous_standby_names matches this streamer (sync_state {state}), so commits \
+                 would wait for it; name the standbys there that are meant, not postrider/{slot} \
+                 and not *"
+            ),
+        }),
+    }
 }
 
 /// Why the stream did not start; a held slot is named with its holder.
