@@ -67,12 +67,13 @@ pub(crate) fn is_insert(frame: &Frame) -> bool {
     matches!(frame, Frame::WalData { data, .. } if data.first() == Some(&b'I'))
 }
 
-/// Receives until `commits` transactions have ended; gives the number of rows and the last end.
+/// Receives until `commits` transactions with rows have ended; gives the number of rows and the
+/// last end. Server 14 also sends transactions without rows.
 pub(crate) async fn receive(
     stream: &mut WalStream,
     commits: usize,
 ) -> Result<(usize, Lsn), PgError> {
-    let (mut rows, mut seen, mut end) = (0, 0, Lsn::ZERO);
+    let (mut rows, mut rows_before, mut seen, mut end) = (0, 0, 0, Lsn::ZERO);
     let mut frames = Vec::new();
     while seen < commits {
         frames.clear();
@@ -82,7 +83,8 @@ pub(crate) async fn receive(
         for frame in &frames {
             rows += usize::from(is_insert(frame));
             if let Some(position) = commit_end(frame) {
-                seen += 1;
+                seen += usize::from(rows > rows_before);
+                rows_before = rows;
                 end = position;
             }
         }
