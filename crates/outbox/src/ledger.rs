@@ -44,6 +44,8 @@ pub(crate) struct TransactionSerial(u64);
 pub(crate) enum LedgerFault {
     #[error("a transaction began inside another one (commit {open}, then {new})")]
     BeginInside { open: Lsn, new: Lsn },
+    #[error("a transaction with commit {new} began after the one that ended at {end}")]
+    BeginBefore { end: Lsn, new: Lsn },
     #[error("a {what} arrived outside a transaction")]
     Outside { what: &'static str },
     #[error("the commit at {commit} ends a transaction announced for {announced}")]
@@ -73,6 +75,8 @@ pub(crate) struct Ledger {
     front: u64,
     /// Commit LSN of the open transaction, whose entry is at the back.
     open: Option<Lsn>,
+    /// Where the newest transaction that is no longer open ended.
+    committed: Lsn,
     received: Lsn,
     settled: Lsn,
     on_hold: bool,
@@ -84,6 +88,7 @@ impl Ledger {
             queue: VecDeque::new(),
             front: 0,
             open: None,
+            committed: Lsn::ZERO,
             received: Lsn::ZERO,
             settled: Lsn::ZERO,
             on_hold: false,
@@ -120,6 +125,12 @@ impl Ledger {
         if let Some(open) = self.open {
             return Err(LedgerFault::BeginInside {
                 open,
+                new: commit_lsn,
+            });
+        }
+        if commit_lsn < self.committed {
+            return Err(LedgerFault::BeginBefore {
+                end: self.committed,
                 new: commit_lsn,
             });
         }
@@ -161,6 +172,7 @@ impl Ledger {
         }
         self.open = None;
         self.received = end_lsn;
+        self.committed = end_lsn;
         if let Some(entry) = self.queue.back_mut() {
             entry.end_lsn = Some(end_lsn);
         }
@@ -319,6 +331,10 @@ mod tests {
         assert!(ledger.commit(lsn(99), lsn(110)).is_err());
         assert!(ledger.commit(lsn(100), lsn(100)).is_err());
         ledger.commit(lsn(100), lsn(110)).unwrap();
+        assert!(matches!(
+            ledger.begin(lsn(109), 0),
+            Err(LedgerFault::BeginBefore { .. })
+        ));
         ledger.keepalive(lsn(300));
         ledger.begin(lsn(200), 0).unwrap();
         assert!(matches!(
