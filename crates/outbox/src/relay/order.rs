@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::window::{RowState, Window};
+use super::window::{RowState, Window, WindowRow};
 use crate::broker::{Token, Writers};
 
 /// The order in which the rows of an epoch go out.
@@ -41,6 +41,11 @@ impl SendOrder {
                     if row.state != RowState::Settled {
                         order.added(token, row.message.key);
                     }
+                }
+                if let Self::PerKey { ready, .. } = &mut order {
+                    // On its way to the dead letters already; its key waits for it.
+                    let parking = |row: &WindowRow| row.state == RowState::Parking;
+                    ready.retain(|token| !window.get(*token).is_some_and(parking));
                 }
                 order
             }
