@@ -1,9 +1,9 @@
 //! A configured outbox bound to the columns that its table has now.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use pgoutput::Relation;
 
-use super::encode::push_header_value;
+use super::encode::{push_header_value, push_token};
 use super::spec::{OutboxSpec, Role};
 use super::template::{Part, Template};
 
@@ -200,6 +200,15 @@ fn header_safe(text: &str) -> Bytes {
     out.freeze()
 }
 
+/// Schema and table as two tokens: names may hold anything, blanks and wildcards too.
+fn subject_safe(relation: &Relation) -> Bytes {
+    let mut out = BytesMut::new();
+    push_token(&mut out, relation.namespace.as_bytes(), true);
+    out.put_u8(b'.');
+    push_token(&mut out, relation.name.as_bytes(), false);
+    out.freeze()
+}
+
 struct Binder<'a> {
     spec: &'a OutboxSpec,
     relation: &'a Relation,
@@ -250,9 +259,10 @@ impl Binder<'_> {
     fn pieces(&self, template: &Template, setting: &str) -> Result<Vec<Piece>, TableFault> {
         let place_piece = |name: &str| {
             if name == "table" {
-                return Ok(Piece::Literal(Bytes::copy_from_slice(
-                    self.table.as_bytes(),
-                )));
+                return Ok(Piece::Literal(match setting {
+                    "subject" => subject_safe(self.relation),
+                    _ => Bytes::copy_from_slice(self.table.as_bytes()),
+                }));
             }
             let bound = match Role::named(name) {
                 Some(role) => self.optional(role)?,

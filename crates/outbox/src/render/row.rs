@@ -31,7 +31,7 @@ const COLUMNS_ON_STACK: usize = 32;
 /// Why a row cannot be published, ever, as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PoisonReason {
-    /// The id column is NULL or empty.
+    /// The id column is NULL or empty, or the dedup id that is made of the row.
     #[error("the row has no id")]
     NoId,
     /// The `headers` column is not a JSON object.
@@ -222,10 +222,10 @@ impl Renderer {
                 limit_bytes,
             });
         }
-        if values.get(plan.id.index).is_none_or(<[u8]>::is_empty) {
+        let dedup_id = block.slice(id_range);
+        if dedup_id.is_empty() || values.get(plan.id.index).is_none_or(<[u8]>::is_empty) {
             poison = Some(PoisonReason::NoId);
         }
-        let dedup_id = block.slice(id_range);
         let key = key_hash(&plan.ordering_key, values);
         Rendered {
             subject,
