@@ -277,11 +277,13 @@ impl Relay {
         let since_asked = now.duration_since(self.confirmations.asked_at);
         let silent = now.duration_since(live.heard_at) >= self.settings.ask_after
             && since_asked >= self.settings.ask_after;
-        let to_target = self.settings.caught_up_at.is_some()
-            && self.goal == Goal::Stream
-            && self.ledger.is_clear()
-            && since_asked >= self.settings.status_pace;
+        let to_target = self.nears_target() && since_asked >= self.settings.status_pace;
         silent || to_target
+    }
+
+    /// Whether nothing but a keepalive is missing on the way to the target.
+    fn nears_target(&self) -> bool {
+        self.settings.caught_up_at.is_some() && self.goal == Goal::Stream && self.ledger.is_clear()
     }
 
     /// The position that a status update would confirm now.
@@ -322,7 +324,7 @@ impl Relay {
             .back()
             .map_or(state.confirmed, |(_, lsn)| *lsn);
         let unsent = state.sent != Some(state.confirmed) || self.ledger.settled() > newest;
-        let status = if unsent || settings.caught_up_at.is_some() {
+        let status = if unsent || self.nears_target() {
             settings.status_pace
         } else {
             settings.status_interval
