@@ -199,6 +199,19 @@ pub struct StoredRow {
     pub origin: Option<String>,
 }
 
+impl StoredRow {
+    /// Whether the message was stored under this dedup id. Blanks around a header's value are not
+    /// part of it, neither for the server's duplicate window nor when it is read back.
+    pub(crate) fn has_id(&self, dedup_id: &[u8]) -> bool {
+        same_id(&self.dedup_id, dedup_id)
+    }
+}
+
+/// Compares a dedup id that was read back with one that is to be sent.
+pub(crate) fn same_id(stored: &str, sent: &[u8]) -> bool {
+    std::str::from_utf8(sent).is_ok_and(|sent| sent.trim() == stored.trim())
+}
+
 /// The beginning of an epoch: the stream as its leader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochStart {

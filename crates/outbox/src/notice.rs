@@ -265,6 +265,10 @@ pub enum EpochReason {
     /// The replication session ended.
     #[error("the replication session ended")]
     SessionEnded,
+    /// The replication session began after it, so what it knows of the stream may be out of date:
+    /// whoever held the slot before could still publish.
+    #[error("the replication session began after it")]
+    BeforeSession,
     /// The stream lost messages.
     #[error("the stream is not what it was")]
     StreamChanged,
@@ -273,7 +277,9 @@ pub enum EpochReason {
 impl EpochReason {
     const fn level(&self) -> Level {
         match self {
-            Self::DuplicateProved | Self::Poison | Self::SessionEnded => Level::Debug,
+            Self::DuplicateProved | Self::Poison | Self::SessionEnded | Self::BeforeSession => {
+                Level::Debug
+            }
             _ => Level::Warn,
         }
     }

@@ -189,6 +189,11 @@ impl Relay {
             self.counters.stray_answers += 1;
             return;
         };
+        if ack.duplicate && ack.sequence == 0 {
+            // Of a message that is not stored yet, and perhaps never will be.
+            self.end_epoch(now, EpochReason::Refused(RetryReason::InProcess));
+            return;
+        }
         if ack.duplicate {
             row.state = RowState::Judged {
                 sequence,
@@ -279,9 +284,7 @@ impl Relay {
         };
         let is_this_row = |stored: &StoredRow, session: &crate::Source| {
             let same_place = stored.position == row.position || stored.origin.is_some();
-            stored.dedup_id.as_bytes() == row.message.dedup_id
-                && same_place
-                && stored.source.same_log(session)
+            stored.has_id(&row.message.dedup_id) && same_place && stored.source.same_log(session)
         };
         let is_stored = match (&found, self.session.start()) {
             (ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
@@ -415,6 +418,7 @@ impl Relay {
             EpochReason::DuplicateProved
             | EpochReason::Poison
             | EpochReason::SessionEnded
+            | EpochReason::BeforeSession
             | EpochReason::StreamChanged => true,
             EpochReason::Refused(RetryReason::ChainBroken) => stored_any,
             _ => false,
@@ -448,6 +452,7 @@ impl Relay {
         match &self.broker {
             Broker::Down { until } if *until <= now => {
                 self.epochs += 1;
+                self.epoch_session = self.counters.sessions;
                 self.broker = Broker::Opening { epoch: self.epochs };
                 self.actions
                     .push_back(Action::OpenEpoch { epoch: self.epochs });

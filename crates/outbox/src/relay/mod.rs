@@ -124,6 +124,8 @@ pub struct Relay {
     /// An epoch has worked in this process.
     broker_proven: bool,
     epochs: u64,
+    /// The newest session when the newest epoch was asked for.
+    epoch_session: u64,
     /// Epochs in a row that ended without a row being stored.
     fruitless_epochs: u32,
     /// The next epoch sends one row at a time until one is newly stored.
@@ -155,6 +157,7 @@ impl Relay {
             broker_backoff: Backoff::new(seed.rotate_left(32) ^ u64::MAX),
             broker_proven: false,
             epochs: 0,
+            epoch_session: 0,
             fruitless_epochs: 0,
             careful_next: false,
             seen: Seen::default(),

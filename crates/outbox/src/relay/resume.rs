@@ -9,7 +9,7 @@
 //! the session starts again without a resume point.
 
 use crate::Position;
-use crate::broker::{EpochStart, StoredRow, Tail, Writers};
+use crate::broker::{EpochStart, StoredRow, Tail, Writers, same_id};
 use crate::notice::{EpochReason, Notice};
 use crate::render::Rendered;
 use crate::source::SessionStart;
@@ -74,6 +74,11 @@ impl Relay {
         let (Some(session), Some(start)) = (self.session.start(), self.broker.start()) else {
             return;
         };
+        if self.epoch_session != self.counters.sessions {
+            // The tail was read before the slot was ours: its holder may have published since.
+            self.end_epoch(now, EpochReason::BeforeSession);
+            return;
+        }
         if let Resume::Skipping {
             position,
             sequence,
@@ -113,7 +118,7 @@ impl Relay {
         } else {
             self.window
                 .at(position)
-                .map(|row| row.message.dedup_id == tail.dedup_id.as_bytes())
+                .map(|row| tail.has_id(&row.message.dedup_id))
         };
         let passed = self.window.iter().any(|(_, row)| row.position > position);
         let behind = self
@@ -205,7 +210,7 @@ impl Relay {
             return false;
         };
         let (position, sequence, skipped) = (*position, *sequence, *skipped + 1);
-        if row.dedup_id != dedup_id.as_bytes() {
+        if !same_id(dedup_id, &row.dedup_id) {
             self.void_resume(now, position, sequence);
             return false;
         }
