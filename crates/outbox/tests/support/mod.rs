@@ -39,6 +39,8 @@ pub(crate) struct Bench {
     /// Status updates with their times.
     pub(crate) statuses: Vec<(u64, StatusUpdate)>,
     pub(crate) notices: Vec<Notice>,
+    /// PostgreSQL answers when it is asked for a sign of life.
+    pub(crate) server_answers: bool,
     next_sequence: u64,
 }
 
@@ -141,6 +143,7 @@ impl Bench {
             sent: Vec::new(),
             statuses: Vec::new(),
             notices: Vec::new(),
+            server_answers: true,
         };
         bench.pump();
         bench
@@ -161,7 +164,10 @@ impl Bench {
                 _ => return,
             }
         }
-        panic!("the machine asks to be called again at once, for ever, at {} ms", self.now_ms);
+        panic!(
+            "the machine asks to be called again at once, for ever, at {} ms",
+            self.now_ms
+        );
     }
 
     fn poll_all(&mut self) {
@@ -176,8 +182,16 @@ impl Bench {
                 busy = true;
                 self.sent.push(row);
             }
+            // A poison row that was next has become an action.
+            while let Some(action) = self.relay.poll_action() {
+                busy = true;
+                self.act(action);
+            }
             while let Some(status) = self.relay.poll_status(now) {
                 self.statuses.push((self.now_ms, status));
+                if status.reply_requested && self.server_answers {
+                    self.relay.handle_wal(now, alive());
+                }
             }
             while let Some(notice) = self.relay.poll_notice() {
                 assert!(!notice.to_string().is_empty());
@@ -201,6 +215,8 @@ impl Bench {
                 self.relay.handle_epoch_started(now, *epoch, start.clone());
             }
             (Action::OpenEpoch { epoch }, ..) => self.epoch = *epoch,
+            // What was on its way there is of no account any more.
+            (Action::CloseEpoch { .. }, ..) => self.sent.clear(),
             _ => {}
         }
         self.actions.push(action);
@@ -283,8 +299,44 @@ impl Bench {
 
     /// The stream stores a row at its next sequence and says so.
     pub(crate) fn ack(&mut self, row: &Outgoing) {
-        self.next_sequence += 1;
+        self.store(row);
         self.ack_at(row.token, self.next_sequence);
+    }
+
+    /// The stream stores a row at its next sequence; nobody hears of it.
+    pub(crate) fn store(&mut self, row: &Outgoing) {
+        self.next_sequence += 1;
+        let at = row.headers.get(header::POSITION).unwrap_or_default();
+        let tail = stored(self.next_sequence, at.parse().unwrap(), &id_of(row));
+        if let Some(stream) = &mut self.stream {
+            stream.last_sequence = self.next_sequence;
+            stream.tail = Tail::Row(tail);
+        }
+    }
+
+    /// Lets time pass until a row is sent.
+    pub(crate) fn await_sent(&mut self) {
+        for _ in 0..600 {
+            if !self.sent.is_empty() {
+                return;
+            }
+            self.advance(100);
+        }
+        panic!(
+            "nothing was sent within a minute: {:?}",
+            self.relay.snapshot()
+        );
+    }
+
+    /// The stream stores everything that is sent, until nothing more comes.
+    pub(crate) fn ack_all(&mut self) {
+        loop {
+            let sent = self.take_sent();
+            if sent.is_empty() {
+                return;
+            }
+            sent.iter().for_each(|row| self.ack(row));
+        }
     }
 
     pub(crate) fn ack_at(&mut self, token: Token, sequence: u64) {
@@ -386,6 +438,15 @@ impl Bench {
 
     pub(crate) fn noticed(&self, wanted: impl Fn(&Notice) -> bool) -> bool {
         self.notices.iter().any(wanted)
+    }
+}
+
+/// A keepalive that says nothing new.
+fn alive() -> Frame {
+    Frame::KeepAlive {
+        wal_end: Lsn::ZERO,
+        server_time_micros: 0,
+        reply_requested: false,
     }
 }
 
