@@ -15,6 +15,9 @@ use super::Relay;
 use super::resume::{Arrival, Resume};
 use super::source::{Live, Session, Table};
 
+/// Size of the buffers that the replication session reads into, in bytes; a kept payload keeps one.
+const READ_BUFFER_BYTES: usize = 128 * 1024;
+
 /// Why a frame could not be taken in.
 enum Fault {
     /// The stream makes no sense.
@@ -78,6 +81,7 @@ impl Relay {
         let Session::Up(live) = &mut self.session else {
             return Ok(());
         };
+        live.between_rows_bytes = live.between_rows_bytes.saturating_add(data.len());
         let message = live
             .decoder
             .decode(data)
@@ -180,11 +184,25 @@ impl Relay {
         }
         let transaction = self.ledger.add_row()?;
         let key = rendered.key;
-        let token = self.window.push(position, transaction, index, rendered);
+        let pinned_bytes = self.take_pinned_bytes(insert);
+        let token = self
+            .window
+            .push(position, transaction, index, rendered, pinned_bytes);
         if let Some(epoch) = self.broker.epoch_mut() {
             epoch.order.added(token, key);
         }
         Ok(())
+    }
+
+    /// What the row keeps in memory beside its own bytes: the frames before it, as far as one read
+    /// buffer reaches.
+    fn take_pinned_bytes(&mut self, insert: &Insert) -> usize {
+        let Session::Up(live) = &mut self.session else {
+            return 0;
+        };
+        let all = std::mem::take(&mut live.between_rows_bytes);
+        all.saturating_sub(insert.new.size_bytes())
+            .min(READ_BUFFER_BYTES)
     }
 
     fn handle_relation(&mut self, relation: &Relation) -> Result<(), Fault> {

@@ -43,6 +43,9 @@ pub(super) struct Live {
     pub(super) tables: HashMap<u32, Table>,
     /// Commit LSN of the open transaction and number of its next change.
     pub(super) open: Option<crate::Position>,
+    /// Bytes of frames since the last row that was kept. That row's payload lies in the same read
+    /// buffers, so they stay in memory with it.
+    pub(super) between_rows_bytes: usize,
     /// When the server last said anything while it was being read.
     pub(super) heard_at: Instant,
     /// The reader was held back, so silence proves nothing.
@@ -83,6 +86,7 @@ impl Relay {
             renderer: Renderer::new(&start.source, self.settings.max_message_bytes),
             tables: HashMap::new(),
             open: None,
+            between_rows_bytes: 0,
             heard_at: now,
             was_held_back: false,
             burst_since: now,

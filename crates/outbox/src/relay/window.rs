@@ -76,8 +76,10 @@ impl Window {
         transaction: TransactionSerial,
         table_index: usize,
         message: Rendered,
+        pinned_bytes: usize,
     ) -> Token {
         let cost_bytes = ROW_OVERHEAD_BYTES
+            + pinned_bytes
             + message.subject.len()
             + message.headers.as_block().len()
             + message.payload.len();

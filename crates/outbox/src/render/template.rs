@@ -107,6 +107,10 @@ impl Template {
                     if let Some(last) = tokens.last_mut() {
                         *last = if topic { ">" } else { "*" }.to_owned();
                     }
+                    if name == "table" {
+                        // Schema and table are two tokens.
+                        tokens.push("*".to_owned());
+                    }
                     if topic {
                         break;
                     }
@@ -158,6 +162,7 @@ mod tests {
             ("a-{type}-b.c", "*.c"),
             ("fixed.subject", "fixed.subject"),
             ("{type}", "*"),
+            ("db.{table}.{type}", "db.*.*.*"),
         ] {
             assert_eq!(
                 Template::parse(text).unwrap().subject_pattern(),

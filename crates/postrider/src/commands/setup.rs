@@ -203,12 +203,7 @@ async fn set_up_stream(
         .map_err(|fault| broker_error(&fault))?;
     let clustered = admin.server().cluster.is_some();
     let stream = target.stream.clone();
-    let mut subjects: Vec<String> = vec![DEFAULT_SUBJECT.to_owned()];
-    let more = target
-        .patterns
-        .iter()
-        .filter(|&it| !jetstream::covers(DEFAULT_SUBJECT, it));
-    subjects.extend(more.cloned());
+    let subjects = subjects(&target.patterns);
     let tables = settings
         .outboxes
         .iter()
@@ -246,6 +241,17 @@ async fn set_up_stream(
     }
 }
 
+/// What a new stream takes: the usual subject where it covers any of ours, and the rest of ours. An
+/// outbox with subjects of its own leaves the usual one to the stream of another.
+fn subjects(patterns: &[String]) -> Vec<String> {
+    let (usual, own): (Vec<_>, Vec<_>) = patterns
+        .iter()
+        .cloned()
+        .partition(|pattern| jetstream::covers(DEFAULT_SUBJECT, pattern));
+    let usual = (!usual.is_empty()).then(|| DEFAULT_SUBJECT.to_owned());
+    usual.into_iter().chain(own).collect()
+}
+
 /// The error with which a command ends that could not work with NATS.
 pub(crate) fn broker_error(fault: &BrokerFault) -> CommandError {
     let exit = match fault.kind {
@@ -253,4 +259,24 @@ pub(crate) fn broker_error(fault: &BrokerFault) -> CommandError {
         _ => Exit::Refused,
     };
     CommandError::message(exit, fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_stream_takes_the_usual_subject_only_where_it_is_ours() {
+        let subjects = |patterns: &[&str]| {
+            subjects(
+                &patterns
+                    .iter()
+                    .map(|it| (*it).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(subjects(&["outbox.*.*"]), ["outbox.>"]);
+        assert_eq!(subjects(&["bank.*", "outbox.a"]), ["outbox.>", "bank.*"]);
+        assert_eq!(subjects(&["bank.*"]), ["bank.*"]);
+    }
 }

@@ -16,7 +16,7 @@ use self::report::Report;
 /// When stdout cannot be written. Servers that do not answer are part of the report.
 pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit, CommandError> {
     loop {
-        let report = Report::read(&settings).await;
+        let report = Report::read(&settings, args.limits.max_lag).await;
         let exit = report.verdict(&args.limits);
         match args.output {
             StatusOutput::Table => print(&text::table(&report, args.watch.is_some()))?,

@@ -1,7 +1,7 @@
 //! What is known of slot, stream and dead letters at one moment. What could not be read is absent,
 //! with the reason; it is never 0.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jetstream::{StreamAdmin, StreamState};
 use outbox::Tail;
@@ -15,6 +15,13 @@ use crate::exit::StatusExit;
 /// How long either server may take. `status` serves as a check, which must end.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Longest time for which a lag is measured by waiting. A longer limit than this cannot be told
+/// apart from it, so it counts as over the limit only when the slot stands still that long.
+const MEASURE_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often the confirmed position is looked at meanwhile.
+const MEASURE_EVERY: Duration = Duration::from_millis(50);
+
 /// One reading.
 pub(super) struct Report {
     pub(super) slot_name: String,
@@ -22,19 +29,21 @@ pub(super) struct Report {
     /// `Ok(None)`: there is no such slot.
     pub(super) slot: Result<Option<SlotLag>, String>,
     pub(super) dead_letters: Result<Option<i64>, String>,
-    /// Age of the oldest row that the newest message does not cover, where that can be told.
+    /// How far delivery lies behind in time, where that can be told.
     pub(super) lag: Option<Duration>,
     pub(super) stream: Result<StreamState, String>,
 }
 
 impl Report {
-    pub(super) async fn read(settings: &Settings) -> Self {
-        let (database, stream) = tokio::join!(read_database(settings), read_stream(settings));
-        let (slot, dead_letters) = match database {
-            Ok((slot, dead_letters)) => (Ok(slot), Ok(dead_letters)),
-            Err(error) => (Err(error.clone()), Err(error)),
+    /// Reads both servers. With a limit of the lag in time, that lag is measured where the server
+    /// cannot tell it.
+    pub(super) async fn read(settings: &Settings, max_lag: Option<Duration>) -> Self {
+        let database = read_database(settings, max_lag);
+        let (database, stream) = tokio::join!(database, read_stream(settings));
+        let (slot, dead_letters, lag) = match database {
+            Ok((slot, dead_letters, lag)) => (Ok(slot), Ok(dead_letters), lag),
+            Err(error) => (Err(error.clone()), Err(error), None),
         };
-        let lag = slot.as_ref().ok().and_then(Option::as_ref).and_then(lag_of);
         Self {
             slot_name: settings.postgres.slot.clone(),
             stream_name: settings.nats.stream.clone(),
@@ -57,7 +66,10 @@ impl Report {
         let checks = [
             (limits.max_lag_bytes, bytes(slot.unconfirmed_bytes)),
             (limits.max_retained_bytes, bytes(slot.retained_bytes)),
-            (limits.max_lag.map(millis), self.lag.map(millis)),
+            (
+                limits.max_lag.map(|limit| millis(limit.min(MEASURE_LIMIT))),
+                self.lag.map(millis),
+            ),
         ];
         let mut exit = StatusExit::Fine;
         for (limit, value) in checks {
@@ -163,19 +175,42 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How far delivery lies behind in time, as far as the server alone can tell: nothing when all is
-/// confirmed, else the time since the slot's holder last confirmed anything or the slot was left.
+/// How far delivery lies behind in time, as far as the server alone can tell: not at all when all
+/// is confirmed, and as long as the slot has been left alone otherwise. While somebody streams, the
+/// server does not know since when something waits.
 fn lag_of(slot: &SlotLag) -> Option<Duration> {
-    if slot.unconfirmed_bytes? == 0 {
-        return Some(Duration::ZERO);
-    }
-    match slot.holder {
-        Some(_) => slot.reply_age,
-        None => slot.inactive_for,
+    match slot.unconfirmed_bytes? {
+        0 => Some(Duration::ZERO),
+        _ if slot.holder.is_none() => slot.inactive_for,
+        _ => None,
     }
 }
 
-async fn read_database(settings: &Settings) -> Result<(Option<SlotLag>, Option<i64>), String> {
+/// How long it takes until what is in the log now is confirmed: the honest measure of a lag in time
+/// that the server does not keep. Waits at most `limit`, and returns it if that was not enough.
+async fn measured_lag(
+    control: &Control,
+    slot: &SlotLag,
+    limit: Duration,
+) -> Result<Option<Duration>, postgres::PgError> {
+    let Some(target) = slot.current_lsn else {
+        return Ok(None);
+    };
+    let begin = Instant::now();
+    loop {
+        match control.confirmed_flush(&slot.slot).await? {
+            None => return Ok(None),
+            Some(confirmed) if confirmed >= target => return Ok(Some(begin.elapsed())),
+            Some(_) if begin.elapsed() > limit => return Ok(Some(begin.elapsed())),
+            Some(_) => tokio::time::sleep(MEASURE_EVERY).await,
+        }
+    }
+}
+
+/// Slot, dead letters, lag in time.
+type Database = (Option<SlotLag>, Option<i64>, Option<Duration>);
+
+async fn read_database(settings: &Settings, max_lag: Option<Duration>) -> Result<Database, String> {
     let config = settings
         .postgres
         .connect_config()
@@ -183,16 +218,25 @@ async fn read_database(settings: &Settings) -> Result<(Option<SlotLag>, Option<i
     let slot = &settings.postgres.slot;
     let reading = async {
         let control = Control::connect(&config).await?;
-        Ok((
-            control.read_lag(slot).await?,
-            control.dead_letter_count(slot).await?,
-        ))
+        let lag = control.read_lag(slot).await?;
+        let dead_letters = control.dead_letter_count(slot).await?;
+        Ok((control, lag, dead_letters))
     };
     let late = |_| format!("no answer within {} s", READ_TIMEOUT.as_secs());
-    tokio::time::timeout(READ_TIMEOUT, reading)
+    let (control, slot, dead_letters) = tokio::time::timeout(READ_TIMEOUT, reading)
         .await
         .map_err(late)?
-        .map_err(|error: postgres::PgError| error.one_line())
+        .map_err(|error: postgres::PgError| error.one_line())?;
+    let lag = match (&slot, max_lag) {
+        (Some(slot), Some(limit)) if lag_of(slot).is_none() && !slot.is_lost() => {
+            let limit = limit.min(MEASURE_LIMIT);
+            let measured = measured_lag(&control, slot, limit).await;
+            measured.map_err(|error| error.one_line())?
+        }
+        (Some(slot), _) => lag_of(slot),
+        (None, _) => None,
+    };
+    Ok((slot, dead_letters, lag))
 }
 
 async fn read_stream(settings: &Settings) -> Result<StreamState, String> {
