@@ -15,8 +15,7 @@ use crate::exit::StatusExit;
 /// How long either server may take. `status` serves as a check, which must end.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest time for which a lag is measured by waiting. A longer limit than this cannot be told
-/// apart from it, so it counts as over the limit only when the slot stands still that long.
+/// Longest time for which a lag is measured by waiting: a check has to end.
 const MEASURE_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often the confirmed position is looked at meanwhile.
@@ -66,10 +65,7 @@ impl Report {
         let checks = [
             (limits.max_lag_bytes, bytes(slot.unconfirmed_bytes)),
             (limits.max_retained_bytes, bytes(slot.retained_bytes)),
-            (
-                limits.max_lag.map(|limit| millis(limit.min(MEASURE_LIMIT))),
-                self.lag.map(millis),
-            ),
+            (limits.max_lag.map(millis), self.lag.map(millis)),
         ];
         let mut exit = StatusExit::Fine;
         for (limit, value) in checks {
@@ -187,7 +183,8 @@ fn lag_of(slot: &SlotLag) -> Option<Duration> {
 }
 
 /// How long it takes until what is in the log now is confirmed: the honest measure of a lag in time
-/// that the server does not keep. Waits at most `limit`, and returns it if that was not enough.
+/// that the server does not keep. Waits until `limit` is passed, but no longer than
+/// [`MEASURE_LIMIT`], after which it cannot be told.
 async fn measured_lag(
     control: &Control,
     slot: &SlotLag,
@@ -202,6 +199,7 @@ async fn measured_lag(
             None => return Ok(None),
             Some(confirmed) if confirmed >= target => return Ok(Some(begin.elapsed())),
             Some(_) if begin.elapsed() > limit => return Ok(Some(begin.elapsed())),
+            Some(_) if begin.elapsed() > MEASURE_LIMIT => return Ok(None),
             Some(_) => tokio::time::sleep(MEASURE_EVERY).await,
         }
     }
@@ -229,7 +227,6 @@ async fn read_database(settings: &Settings, max_lag: Option<Duration>) -> Result
         .map_err(|error: postgres::PgError| error.one_line())?;
     let lag = match (&slot, max_lag) {
         (Some(slot), Some(limit)) if lag_of(slot).is_none() && !slot.is_lost() => {
-            let limit = limit.min(MEASURE_LIMIT);
             let measured = measured_lag(&control, slot, limit).await;
             measured.map_err(|error| error.one_line())?
         }
