@@ -1,0 +1,131 @@
+//! The two servers of a test.
+
+use std::fmt;
+
+use anyhow::{Context, Result};
+use async_nats::jetstream;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use testbed::{
+    Nats, NatsBuilder, NatsVersion, PgVersion, Postgres, PostgresBuilder, versions_under_test,
+};
+use tokio_postgres::Client;
+
+/// How many pairs of servers one test uses at a time.
+const VERSIONS_AT_A_TIME: usize = 2;
+
+/// The versions of one pair of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    /// That of PostgreSQL.
+    pub postgres: PgVersion,
+    /// That of nats-server.
+    pub nats: NatsVersion,
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgreSQL {}, nats-server {}", self.postgres, self.nats)
+    }
+}
+
+/// Every PostgreSQL with the last NATS of the list, every other NATS with the last PostgreSQL.
+fn pairs() -> Result<Vec<Versions>> {
+    let under_test = versions_under_test()?;
+    let (Some(&last_postgres), Some(&last_nats)) =
+        (under_test.postgres.last(), under_test.nats.last())
+    else {
+        return Ok(Vec::new());
+    };
+    let mut pairs: Vec<Versions> = Vec::new();
+    for postgres in under_test.postgres {
+        pairs.push(Versions {
+            postgres,
+            nats: last_nats,
+        });
+    }
+    for nats in under_test.nats {
+        let pair = Versions {
+            postgres: last_postgres,
+            nats,
+        };
+        if nats != last_nats {
+            pairs.push(pair);
+        }
+    }
+    Ok(pairs)
+}
+
+/// Runs a test for each pair of versions under test.
+///
+/// # Errors
+/// The first error of the test, with the versions that it failed on.
+pub async fn for_each_version(test: impl AsyncFn(Versions) -> Result<()>) -> Result<()> {
+    let test = &test;
+    let runs = pairs()?.into_iter().map(|versions| {
+        Box::pin(async move {
+            let result = test(versions).await;
+            result.with_context(|| format!("on {versions}"))
+        })
+    });
+    stream::iter(runs)
+        .buffer_unordered(VERSIONS_AT_A_TIME)
+        .try_collect()
+        .await
+}
+
+/// Both servers, running.
+#[derive(Debug)]
+pub struct Stage {
+    /// The database server.
+    pub postgres: Postgres,
+    /// The broker.
+    pub nats: Nats,
+    /// Their versions.
+    pub versions: Versions,
+}
+
+impl Stage {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// When one can be neither found nor fetched, or does not start.
+    pub async fn start(versions: Versions) -> Result<Self> {
+        Self::start_with(versions, |postgres| postgres, |nats| nats).await
+    }
+
+    /// Starts both, configured further.
+    ///
+    /// # Errors
+    /// When one can be neither found nor fetched, or does not start.
+    pub async fn start_with(
+        versions: Versions,
+        postgres: impl FnOnce(PostgresBuilder) -> PostgresBuilder,
+        nats: impl FnOnce(NatsBuilder) -> NatsBuilder,
+    ) -> Result<Self> {
+        let (postgres, nats) = tokio::try_join!(
+            postgres(Postgres::builder().version(versions.postgres)).start(),
+            nats(Nats::builder().version(versions.nats)).start(),
+        )?;
+        Ok(Self {
+            postgres,
+            nats,
+            versions,
+        })
+    }
+
+    /// A connection to a database, as superuser.
+    ///
+    /// # Errors
+    /// When the server does not accept it.
+    pub async fn client(&self, database: &str) -> Result<Client> {
+        self.postgres.connect(database).await
+    }
+
+    /// JetStream, over a connection of its own.
+    ///
+    /// # Errors
+    /// When the server does not accept it.
+    pub async fn jetstream(&self) -> Result<jetstream::Context> {
+        Ok(jetstream::new(self.nats.connect().await?))
+    }
+}
