@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use jetstream::{Epoch, EpochEvent};
-use outbox::{Action, Level, Notice, Relay, StopKind};
+use outbox::{Action, Level, Notice, Relay, SourceFault, SourceFaultKind, StopKind};
 use pgoutput::Frame;
 use postgres::Ending;
 use tokio::sync::mpsc;
@@ -94,6 +94,7 @@ impl Driver {
         loop {
             let now = Instant::now();
             self.relay.handle_time(now);
+            self.look_at_control(now);
             self.feed(now);
             self.perform(now).await;
             if let Some(stopped) = self.stopped.take() {
@@ -126,6 +127,19 @@ impl Driver {
                 }
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
+        }
+    }
+
+    /// The server ends ordinary connections when it shuts down; then it waits for us.
+    fn look_at_control(&mut self, now: Instant) {
+        if self.session.is_some() && self.tasks.control_was_closed() {
+            self.drop_session();
+            let detail = "it closed our control connection, as it does when it shuts down";
+            let fault = SourceFault {
+                kind: SourceFaultKind::Restarting,
+                detail: detail.to_owned(),
+            };
+            self.relay.handle_session_ended(now, fault);
         }
     }
 
@@ -198,10 +212,10 @@ impl Driver {
         let now = Instant::now();
         match report {
             Some(Report::SessionOpened(Ok(opened))) => {
-                let (session, start) = *opened;
-                self.tasks.learn_owner(&start.source);
-                self.session = Some(session);
-                self.relay.handle_session_started(now, start);
+                self.tasks.learn_owner(&opened.start.source);
+                self.tasks.keep_control(opened.control);
+                self.session = Some(opened.session);
+                self.relay.handle_session_started(now, opened.start);
             }
             Some(Report::SessionOpened(Err(fault))) => self.relay.handle_session_ended(now, fault),
             Some(Report::EpochOpened(number, Ok(opened))) => {

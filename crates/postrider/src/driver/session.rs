@@ -19,6 +19,15 @@ pub(crate) struct Session {
     pub(super) stream: WalStream,
 }
 
+/// What opening a session gives.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) start: SessionStart,
+    /// An ordinary connection to the same server.
+    pub(super) control: Control,
+}
+
 impl Session {
     pub(super) async fn send_status(&mut self, status: StatusUpdate) -> Result<(), PgError> {
         let StatusUpdate {
@@ -58,7 +67,7 @@ pub(crate) fn plan(settings: &Settings, dead_letters: bool) -> SetupPlan {
 
 /// Checks everything that the slot needs, then begins to stream. The publication is looked at each
 /// time: on server 18 the rows of a missing one vanish without an error.
-pub(super) async fn open(settings: &Settings) -> Result<(Session, SessionStart), SourceFault> {
+pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
     let pg = &settings.postgres;
     let config = pg.connect_config().map_err(|error| SourceFault {
         kind: SourceFaultKind::Unfit,
@@ -116,7 +125,11 @@ pub(super) async fn open(settings: &Settings) -> Result<(Session, SessionStart),
             .collect(),
         confirmed_flush,
     };
-    Ok((Session { stream }, start))
+    Ok(Opened {
+        session: Session { stream },
+        start,
+        control,
+    })
 }
 
 /// A streamer that is a synchronous standby holds up every commit of the cluster until it confirms,

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use jetstream::{Epoch, EpochReader};
 use outbox::{
-    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, SessionStart, Source,
-    SourceFault, Token,
+    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, Source, SourceFault, Token,
 };
 use postgres::{Control, Fault, PgError};
 use tokio::sync::{Mutex, Semaphore, mpsc, watch};
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::config::Settings;
 
-use super::session::{self, Session};
+use super::session::{self, Opened};
 use super::{epoch, housekeeping};
 
 /// Reports that may wait for the loop. Tasks beyond it wait themselves.
@@ -39,7 +38,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 /// What a task has to say.
 #[derive(Debug)]
 pub(super) enum Report {
-    SessionOpened(Result<Box<(Session, SessionStart)>, SourceFault>),
+    SessionOpened(Result<Box<Opened>, SourceFault>),
     EpochOpened(u64, Result<Box<(EpochStart, Epoch)>, BrokerFault>),
     ReadBack(u64, Token, ReadBack),
     Parked(Token, Result<(), ParkFailure>),
@@ -108,6 +107,23 @@ impl Tasks {
     /// Tells the epochs whose rows they carry.
     pub(super) fn learn_owner(&self, source: &Source) {
         self.owner.send_replace(Some(epoch::owner(source)));
+    }
+
+    /// Takes the control connection that came with a session.
+    pub(super) fn keep_control(&self, control: Control) {
+        // A dead letter that is being written holds the lock, with a connection that works.
+        if let Ok(mut kept) = self.control.try_lock() {
+            *kept = Some(control);
+        }
+    }
+
+    /// Whether the server has closed the control connection. A fast shutdown ends ordinary
+    /// connections first and then waits for the walsenders, whose stream may be full and unread.
+    pub(super) fn control_was_closed(&self) -> bool {
+        let Ok(mut control) = self.control.try_lock() else {
+            return false;
+        };
+        control.take_if(|control| control.is_closed()).is_some()
     }
 
     pub(super) fn open_epoch(&mut self, number: u64) {
