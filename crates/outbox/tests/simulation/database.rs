@@ -115,6 +115,52 @@ impl Database {
         self.wal_end += rng.between(100, 10_000);
     }
 
+    /// The server is replaced by a copy of it made earlier, which then went another way: the same
+    /// log by name, other rows at the same places. Returns the rows that never were.
+    pub(crate) fn replace(&mut self, rng: &mut Rng) -> Vec<(Position, String)> {
+        let from = rng.below(self.transactions.len() as u64 + 1) as usize;
+        let mut gone = Vec::new();
+        for transaction in self.transactions.iter_mut().skip(from) {
+            self.confirmed = self.confirmed.min(transaction.commit_lsn);
+            for row in &mut transaction.rows {
+                self.rows += 1;
+                gone.push((row.position, row.id.clone()));
+                *row = Row {
+                    id: format!("r{}", self.rows),
+                    settled_once: false,
+                    parked: false,
+                    ..*row
+                };
+            }
+            let kept = rng.below(transaction.rows.len() as u64 + 1) as usize;
+            if rng.chance(300) {
+                transaction.rows.truncate(kept);
+            }
+        }
+        if rng.chance(300) {
+            self.hand_out_again(&gone);
+        }
+        self.durable = self.durable.min(self.confirmed);
+        gone
+    }
+
+    /// A sequence goes back with its server: new rows get the ids that other rows had.
+    fn hand_out_again(&mut self, gone: &[(Position, String)]) {
+        for pair in gone.windows(2) {
+            if let [(_, id), (position, _)] = pair
+                && let Some(row) = self.row_mut(*position)
+            {
+                row.id.clone_from(id);
+            }
+        }
+    }
+
+    /// The index of the first transaction that the slot has not forgotten.
+    pub(crate) fn first_unconfirmed(&self) -> usize {
+        self.transactions
+            .partition_point(|tx| tx.commit_lsn < self.confirmed)
+    }
+
     /// The slot reaches the disk.
     pub(crate) fn checkpoint(&mut self) {
         self.durable = self.confirmed;
@@ -144,12 +190,9 @@ impl Database {
 
     /// START_REPLICATION at 0/0.
     pub(crate) fn start_replication(&self, number: u64) -> Walsender {
-        let next = self
-            .transactions
-            .partition_point(|tx| tx.commit_lsn < self.confirmed);
         Walsender {
             number,
-            next,
+            next: self.first_unconfirmed(),
             described: false,
             sent_to: self.confirmed.as_u64(),
             pipe: VecDeque::new(),
@@ -180,6 +223,10 @@ impl Walsender {
                     self.pipe.push_back(data(zero, foreign));
                 }
                 for row in &transaction.rows {
+                    if rng.chance(100) {
+                        // It says nothing about the open transaction, whatever it names.
+                        self.pipe.push_back(keepalive(database.wal_end, rng));
+                    }
                     if transaction.foreign {
                         let other = [Some("1"), None, None, None];
                         self.pipe
@@ -203,13 +250,17 @@ impl Walsender {
             None if self.sent_to < database.wal_end || self.wants_reply || rng.chance(50) => {
                 self.sent_to = self.sent_to.max(database.wal_end);
                 self.wants_reply = false;
-                self.pipe.push_back(Frame::KeepAlive {
-                    wal_end: Lsn::new(self.sent_to),
-                    server_time_micros: 0,
-                    reply_requested: rng.chance(200),
-                });
+                self.pipe.push_back(keepalive(self.sent_to, rng));
             }
             None => {}
         }
+    }
+}
+
+fn keepalive(wal_end: u64, rng: &mut Rng) -> Frame {
+    Frame::KeepAlive {
+        wal_end: Lsn::new(wal_end),
+        server_time_micros: 0,
+        reply_requested: rng.chance(200),
     }
 }

@@ -118,9 +118,15 @@ impl Stream {
         lost
     }
 
-    /// The last message is deleted; its sequence stays used. Returns the row that it held.
-    pub(crate) fn delete_last(&mut self) -> Option<Position> {
-        self.messages.last_mut()?.take()?.position
+    /// The last message is deleted; its sequence stays used. Returns what it was.
+    pub(crate) fn delete_last(&mut self) -> Option<Stored> {
+        self.messages.last_mut()?.take()
+    }
+
+    pub(crate) fn at(&self, sequence: u64) -> Option<&Stored> {
+        self.messages
+            .get(sequence.checked_sub(1)? as usize)?
+            .as_ref()
     }
 
     pub(crate) fn epoch_start(&self) -> EpochStart {
@@ -142,9 +148,9 @@ impl Stream {
     }
 
     pub(crate) fn read_back(&self, sequence: u64) -> ReadBack {
-        match self.messages.get(sequence as usize - 1) {
-            Some(Some(stored)) => row_of(sequence, stored).map_or(ReadBack::Foreign, ReadBack::Row),
-            _ => ReadBack::Gone,
+        match self.at(sequence) {
+            Some(stored) => row_of(sequence, stored).map_or(ReadBack::Foreign, ReadBack::Row),
+            None => ReadBack::Gone,
         }
     }
 }

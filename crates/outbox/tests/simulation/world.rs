@@ -5,7 +5,7 @@ mod faults;
 mod links;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::time::{Duration, Instant};
 
 use outbox::{
@@ -104,6 +104,8 @@ pub(crate) struct World {
     checked: usize,
     /// Rows that the broker forgot and the machine has not been told about.
     forgotten: Vec<Position>,
+    /// Rows of servers that were replaced by a clone which never had them.
+    orphans: HashSet<(Position, String)>,
     summary: Summary,
 }
 
@@ -118,7 +120,11 @@ impl World {
         };
         // An exclusive stream needs no window to outlast an outage, only one to outlast the late
         // publishes of a connection that was given up.
-        let window = if writers == Writers::Exclusive && !faults.spoil_tail && rng.chance(500) {
+        let window = if writers == Writers::Exclusive
+            && !faults.spoil_tail
+            && !faults.replace
+            && rng.chance(500)
+        {
             10_000_000
         } else if faults.spoil_tail {
             60_000_000
@@ -148,6 +154,7 @@ impl World {
             highest_status: Lsn::ZERO,
             checked: 0,
             forgotten: Vec::new(),
+            orphans: HashSet::new(),
             summary: Summary {
                 histories: 1,
                 ..Summary::default()
@@ -278,8 +285,8 @@ impl World {
             } if process == self.process => {
                 let found = self.stream.read_back(sequence);
                 let now = self.instant();
-                if let outbox::ReadBack::Row(row) = &found {
-                    self.mark_stored(row.position);
+                if let Some(stored) = self.stream.at(sequence).cloned() {
+                    self.mark_stored(&stored);
                 }
                 self.relay.handle_read_back(now, epoch, token, found);
             }
@@ -308,6 +315,10 @@ impl World {
             while let Some(row) = self.relay.poll_publish(now) {
                 busy = true;
                 self.publish(row);
+            }
+            while let Some(action) = self.relay.poll_action() {
+                busy = true;
+                self.act(action)?;
             }
             while let Some(status) = self.relay.poll_status(now) {
                 self.status(status)?;

@@ -24,6 +24,7 @@ pub(crate) struct Summary {
     pub(crate) full_streams: u64,
     pub(crate) forgotten: u64,
     pub(crate) spoiled_tails: u64,
+    pub(crate) replaced_servers: u64,
     pub(crate) zombie_publishes: u64,
     pub(crate) lost_publishes: u64,
     pub(crate) overloads: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    fn fields(&mut self) -> [&mut u64; 20] {
+    fn fields(&mut self) -> [&mut u64; 21] {
         [
             &mut self.histories,
             &mut self.rows,
@@ -49,6 +50,7 @@ impl Summary {
             &mut self.full_streams,
             &mut self.forgotten,
             &mut self.spoiled_tails,
+            &mut self.replaced_servers,
             &mut self.zombie_publishes,
             &mut self.lost_publishes,
             &mut self.overloads,
@@ -155,6 +157,9 @@ impl World {
             };
             let Some((index, row)) = place.get(&position).filter(|(_, row)| row.id == stored.id)
             else {
+                if self.orphans.contains(&(position, stored.id.clone())) {
+                    continue;
+                }
                 return Err(format!(
                     "phantom: {} at {position} was never committed",
                     stored.id
@@ -180,7 +185,8 @@ impl World {
             if !copies.contains_key(position) && !row.settled_once && !row.parked {
                 return Err(format!("lost: {} at {position}", row.id));
             }
-            if row.parked && row.kind == Kind::Plain {
+            let collides = self.orphans.iter().any(|(_, id)| *id == row.id);
+            if row.parked && row.kind == Kind::Plain && !collides {
                 return Err(format!(
                     "{} at {position} was parked without a reason",
                     row.id

@@ -22,6 +22,8 @@ pub(super) struct Faults {
     streamer_kill: bool,
     stream_full: bool,
     pub(super) forget: bool,
+    /// The server is replaced by a clone of it.
+    pub(super) replace: bool,
     /// The stream's last message is deleted, or somebody else writes one.
     pub(super) spoil_tail: bool,
 }
@@ -38,6 +40,7 @@ impl Faults {
         let (poison_permille, lost_publish_permille) = (rate(100), rate(50));
         let (lost_ack_permille, late_ack_permille) = (rate(50), rate(50));
         let (swapped_ack_permille, overload_permille) = (rate(300), rate(50));
+        let (forget, spoil_tail) = (rng.chance(150), rng.chance(100));
         Self {
             most: rng.below(12),
             poison_permille,
@@ -51,8 +54,9 @@ impl Faults {
             epoch_cut: rng.chance(500),
             streamer_kill: rng.chance(500),
             stream_full: rng.chance(200),
-            forget: rng.chance(150),
-            spoil_tail: rng.chance(100),
+            forget,
+            spoil_tail,
+            replace: !forget && !spoil_tail && rng.chance(200),
         }
     }
 }
@@ -60,7 +64,7 @@ impl Faults {
 impl World {
     /// One fault of a sort that this history has.
     pub(super) fn fault(&mut self) {
-        match self.rng.below(7) {
+        match self.rng.below(8) {
             0 if self.faults.session_cut => {
                 self.note(|| "fault: session cut".to_owned());
                 self.summary.session_cuts += 1;
@@ -85,6 +89,7 @@ impl World {
             }
             5 if self.faults.forget => self.broker_forgets(),
             6 if self.faults.spoil_tail => self.spoil_tail(),
+            7 if self.faults.replace => self.replace_server(),
             _ => {}
         }
     }
@@ -100,6 +105,18 @@ impl World {
         self.relay = new_relay(&mut self.rng, now);
     }
 
+    /// Another server answers under the name of the old one. What was stored of the rows that it
+    /// never had stays in the stream, and must not be taken for its own.
+    fn replace_server(&mut self) {
+        self.note(|| "fault: the server is replaced by a clone".to_owned());
+        self.summary.replaced_servers += 1;
+        self.forget_events(|event| matches!(event, Event::Parked { .. }));
+        self.orphans.extend(self.database.replace(&mut self.rng));
+        self.highest_status = self.highest_status.min(self.database.confirmed);
+        self.checked = self.checked.min(self.database.first_unconfirmed());
+        self.cut_session();
+    }
+
     /// The broker dies and loses its newest messages.
     fn broker_forgets(&mut self) {
         let count = self.rng.between(1, 8);
@@ -111,7 +128,7 @@ impl World {
         for stored in before.iter().skip(kept) {
             if let Some(position) = stored.position {
                 // It was stored, and the machine cannot know better yet.
-                self.mark_stored(position);
+                self.mark_stored(stored);
                 self.forgotten.push(position);
             }
         }
@@ -132,8 +149,8 @@ impl World {
     fn spoil_tail(&mut self) {
         if self.rng.chance(500) {
             self.note(|| "fault: the last message is deleted".to_owned());
-            if let Some(position) = self.stream.delete_last() {
-                self.mark_stored(position);
+            if let Some(stored) = self.stream.delete_last() {
+                self.mark_stored(&stored);
             }
         } else if self.may_write_foreign() {
             self.note(|| "fault: somebody else writes".to_owned());

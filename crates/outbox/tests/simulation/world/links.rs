@@ -1,11 +1,12 @@
 //! The connections: what travels on them, and what becomes of it when they break.
 
 use outbox::{
-    EpochEnd, Outgoing, Position, PubAck, Refusal, SessionStart, SourceFault, SourceFaultKind,
-    StatusUpdate, Token,
+    EpochEnd, Outgoing, PubAck, Refusal, SessionStart, SourceFault, SourceFaultKind, StatusUpdate,
+    Token,
 };
 
 use super::{Event, World, source};
+use crate::stream::Stored;
 
 /// The publisher's connection of one epoch.
 #[derive(Debug)]
@@ -171,12 +172,22 @@ impl World {
             }
         }
         self.summary.zombie_publishes += kept.len() as u64;
-        self.queue
-            .retain(|std::cmp::Reverse((_, _, index))| self.events[*index].is_some());
+        self.forget_events(|_| false);
         for event in kept {
             let at = self.now + late + 1;
             self.schedule_at(at, event);
         }
+    }
+
+    /// Takes events out of the queue: those that `is_void`, and those that were taken before.
+    pub(super) fn forget_events(&mut self, is_void: impl Fn(&Event) -> bool) {
+        for event in &mut self.events {
+            if event.as_ref().is_some_and(&is_void) {
+                *event = None;
+            }
+        }
+        self.queue
+            .retain(|std::cmp::Reverse((_, _, index))| self.events[*index].is_some());
     }
 
     /// The connection breaks; the client notices a little later.
@@ -252,8 +263,12 @@ impl World {
         }
     }
 
-    pub(super) fn mark_stored(&mut self, position: Position) {
-        if let Some(row) = self.database.row_mut(position) {
+    /// The row was stored once, whatever becomes of the message.
+    pub(super) fn mark_stored(&mut self, stored: &Stored) {
+        if let Some(position) = stored.position
+            && let Some(row) = self.database.row_mut(position)
+            && row.id == stored.id
+        {
             row.settled_once = true;
         }
     }
