@@ -1,0 +1,270 @@
+//! What NATS refuses: waited for where it can heal, an error where it cannot, and always by name.
+
+mod calls;
+
+use anyhow::{Context, Result, ensure};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Source};
+use calls::{
+    Caller, dead_letters, edit_stream, ends_with, ids, insert, newest, positions, stored, wait_end,
+    wait_ids, wait_log,
+};
+use postrider_tests::{Line, PATIENCE, Progress, Stage, Writers, for_each_version, wait_until};
+
+#[tokio::test]
+async fn wrong_nats_credentials_are_an_error_of_their_own_without_the_secret() -> Result<()> {
+    let users = "authorization { users = [ { user: admin, password: admin }, \
+                 { user: app, password: \"right-one\" } ] }\nno_auth_user: admin\n";
+    let stage = Stage::start_with(newest()?, |it| it, |it| it.config(users)).await?;
+    Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let call = |password: &str| {
+        let url = format!("nats://app:{password}@127.0.0.1:{}", stage.nats.port());
+        Caller::at(&stage.postgres.url("shop"), &url)
+    };
+    call("right-one").ok(&["run", "--until-caught-up"]).await?;
+    for command in ["setup", "run"] {
+        let text = ["NATS refused the credentials"];
+        let ended = call("wrong-one").refused(&[command], 3, &text).await?;
+        ensure!(!ended.stderr.contains("wrong-one"), "{}", ended.stderr);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_missing_stream_is_waited_for_by_name_and_then_everything_flows() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let jetstream = stage.jetstream().await?;
+        jetstream.delete_stream("OUTBOX").await?;
+        insert(&stage, "shop", 3).await?;
+        let (_, before) = positions(&stage, &line).await?;
+        let mut streamer = line.launch(&[])?;
+        wait_log(&mut streamer, &["the stream does not exist", "OUTBOX"]).await?;
+        let (confirmed, _) = positions(&stage, &line).await?;
+        ensure!(
+            confirmed < before,
+            "{confirmed} is confirmed without a stream"
+        );
+        line.ok(&["setup"]).await?;
+        wait_ids(&stage, &["1", "2", "3"]).await?;
+        // The same once more under the streamer.
+        jetstream.delete_stream("OUTBOX").await?;
+        insert(&stage, "shop", 1).await?;
+        line.ok(&["setup"]).await?;
+        wait_until(PATIENCE, "the newest row in the new stream", async || {
+            let found = ids(&stage).await?;
+            let newest = found.last().map(String::as_str) == Some("4");
+            Ok(Progress::when(newest, || format!("{found:?}")))
+        })
+        .await?;
+        streamer.stop_within(PATIENCE).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_account_without_jetstream_is_named_as_such() -> Result<()> {
+    let accounts = "accounts { PLAIN { users = [ { user: plain, password: plain } ] }, \
+                    STORE { jetstream: enabled, users = [ { user: store, password: store } ] } }\n\
+                    no_auth_user: store\n";
+    let stage = Stage::start_with(newest()?, |it| it, |it| it.config(accounts)).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let url = format!("nats://plain:plain@127.0.0.1:{}", stage.nats.port());
+    let plain = Caller::at(&stage.postgres.url("shop"), &url);
+    plain
+        .refused(&["setup"], 3, &["JetStream is not available"])
+        .await?;
+    insert(&stage, "shop", 1).await?;
+    let (_, before) = positions(&stage, &line).await?;
+    let mut streamer = plain.spawn(&["run"])?;
+    wait_log(
+        &mut streamer,
+        &["JetStream is not available", "next attempt in"],
+    )
+    .await?;
+    let (confirmed, _) = positions(&stage, &line).await?;
+    ensure!(
+        confirmed < before,
+        "{confirmed} is confirmed without a stream"
+    );
+    streamer.terminate()?;
+    wait_end(&mut streamer, 0, &[]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_stream_is_waited_for_and_the_order_is_kept() -> Result<()> {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        let stage = Stage::start(newest()?).await?;
+        let line = Line::ready(&stage, "shop", writers).await?;
+        edit_stream(&stage, |config| {
+            config.max_messages = 2;
+            config.discard = DiscardPolicy::New;
+        })
+        .await?;
+        let mut streamer = line.start(&stage).await?;
+        insert(&stage, "shop", 5).await?;
+        wait_log(&mut streamer, &["the stream is full"]).await?;
+        ensure!(ids(&stage).await? == ["1", "2"]);
+        let (confirmed, end) = positions(&stage, &line).await?;
+        ensure!(
+            confirmed < end,
+            "{confirmed} is confirmed with a full stream"
+        );
+        edit_stream(&stage, |config| config.max_messages = 100).await?;
+        wait_ids(&stage, &["1", "2", "3", "4", "5"]).await?;
+        line.wait_confirmed(&stage).await?;
+        streamer.stop_within(PATIENCE).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_that_would_lose_or_refuse_rows_is_refused_naming_the_field() -> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let jetstream = stage.jetstream().await?;
+    jetstream.delete_stream("OUTBOX").await?;
+    let plain = || Config {
+        name: "OUTBOX".to_owned(),
+        subjects: vec!["outbox.>".to_owned()],
+        ..Config::default()
+    };
+    let no_ack = Config {
+        no_ack: true,
+        ..plain()
+    };
+    let foreign = Config {
+        subjects: vec!["other.>".to_owned()],
+        ..plain()
+    };
+    let source = Source {
+        name: "ORIGIN".to_owned(),
+        ..Source::default()
+    };
+    let mirror = Config {
+        subjects: Vec::new(),
+        mirror: Some(source),
+        ..plain()
+    };
+    let origin = Config {
+        name: "ORIGIN".to_owned(),
+        subjects: vec!["o".to_owned()],
+        ..plain()
+    };
+    jetstream.create_stream(origin).await?;
+    let cases = [
+        ("no_ack", no_ack, false),
+        ("sealed", plain(), true),
+        ("mirror", mirror, false),
+        ("subjects", foreign, false),
+    ];
+    for (field, config, seal) in cases {
+        jetstream.create_stream(config).await.context(field)?;
+        if seal {
+            edit_stream(&stage, |config| config.sealed = true).await?;
+        }
+        let named = format!("{field}: ");
+        for command in ["setup", "run"] {
+            let ended = line.finish(&[command]).await?;
+            ends_with(&ended, 3, &[&named, "OUTBOX"]).context(command)?;
+        }
+        jetstream.delete_stream("OUTBOX").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_subject_that_nats_denies_is_named_and_heals_with_the_right() -> Result<()> {
+    let users = |deny: &str| {
+        format!(
+            "authorization {{ users = [ {{ user: admin, password: admin }}, {{ user: app, \
+             password: app, permissions: {{ publish: {{ deny: [\"{deny}\"] }} }} }} ] }}\n\
+             no_auth_user: admin\n"
+        )
+    };
+    let denying = users("outbox.order.closed");
+    let mut stage = Stage::start_with(newest()?, |it| it, |it| it.config(&denying)).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let url = format!("nats://app:app@127.0.0.1:{}", stage.nats.port());
+    let mut streamer = Caller::at(&stage.postgres.url("shop"), &url).spawn(&["run"])?;
+    insert(&stage, "shop", 1).await?;
+    wait_ids(&stage, &["1"]).await?;
+    let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
+               VALUES ('order', '1', 'closed', '{}')";
+    stage.postgres.sql("shop", sql).await?;
+    insert(&stage, "shop", 1).await?;
+    wait_log(&mut streamer, &["permission denied", "outbox.order.closed"]).await?;
+    let (confirmed, end) = positions(&stage, &line).await?;
+    ensure!(confirmed < end && ids(&stage).await? == ["1"]);
+    stage.nats.set_config(&users("something.else"))?;
+    stage.nats.reload()?;
+    wait_ids(&stage, &["1", "2", "3"]).await?;
+    streamer.terminate()?;
+    wait_end(&mut streamer, 0, &[]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_subject_that_no_stream_takes_waits_or_is_parked() -> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    edit_stream(&stage, |config| {
+        config.subjects = vec!["outbox.order.>".to_owned()]
+    })
+    .await?;
+    let strange = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
+                   VALUES ('invoice', '1', 'sent', '{}')";
+    stage.postgres.sql("shop", strange).await?;
+    insert(&stage, "shop", 1).await?;
+    let mut streamer = line.launch(&[])?;
+    wait_log(
+        &mut streamer,
+        &["outbox.invoice.sent", "no stream takes the subject"],
+    )
+    .await?;
+    ensure!(ids(&stage).await?.is_empty() && dead_letters(&stage).await?.is_empty());
+    edit_stream(&stage, |config| {
+        config.subjects = vec!["outbox.>".to_owned()]
+    })
+    .await?;
+    wait_ids(&stage, &["1", "2"]).await?;
+    streamer.stop_within(PATIENCE).await?;
+
+    edit_stream(&stage, |config| {
+        config.subjects = vec!["outbox.order.>".to_owned()]
+    })
+    .await?;
+    stage.postgres.sql("shop", strange).await?;
+    insert(&stage, "shop", 1).await?;
+    line.ok(&[
+        "run",
+        "--until-caught-up",
+        "--delivery-on-unroutable",
+        "park",
+    ])
+    .await?;
+    wait_ids(&stage, &["1", "2", "4"]).await?;
+    let letters = dead_letters(&stage).await?;
+    ensure!(
+        letters.len() == 1 && letters.iter().all(|(id, _)| id == "3"),
+        "{letters:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_of_another_owner_is_refused_until_it_is_adopted() -> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let other = Line::new(&stage, "bank").await?.slot("bank");
+    let ended = other.finish(&["setup", "--create-table"]).await?;
+    ends_with(&ended, 3, &["OUTBOX", "--adopt", "shop"])?;
+    let ended = other.finish(&["run"]).await?;
+    ends_with(&ended, 3, &["the stream has another owner", "--adopt"])?;
+    other.ok(&["setup", "--adopt"]).await?;
+    insert(&stage, "bank", 1).await?;
+    other.ok(&["run", "--until-caught-up"]).await?;
+    ensure!(stored(&stage).await?.len() == 1);
+    Ok(())
+}
