@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod ci;
+mod demo;
 mod steps;
 mod test;
 
@@ -18,6 +19,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// The story of the outbox pattern, told by real servers; every number is checked
+    Demo(demo::Options),
     /// Formatting, lints, documentation, unit tests, simulation and tests on real servers
     Test(test::Options),
     /// Runs what CI runs, as CI runs it: `.ci/run` in a fresh clone of the last commit
@@ -26,6 +29,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Ci => ci::run(),
     };

@@ -13,11 +13,27 @@ pub(crate) fn workspace() -> PathBuf {
     found.canonicalize().unwrap_or(found)
 }
 
+/// Variables by which cargo tells a program about the package that it was built from.
+const PACKAGE_VARIABLES: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 /// The cargo that runs us, with its arguments, in the workspace.
+///
+/// It does not see what the cargo above us told about our own package: build scripts of
+/// dependencies look at these variables, and would run again after each change between a cargo
+/// that was called by us and one that was called by hand.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.args(arguments).current_dir(workspace());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if PACKAGE_VARIABLES
+            .iter()
+            .any(|start| text.starts_with(start))
+        {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
