@@ -450,7 +450,8 @@ impl Relay {
             return;
         }
         match &self.broker {
-            Broker::Down { until } if *until <= now => {
+            // Without a session there is nothing to publish, and a tail read now would be stale.
+            Broker::Down { until } if *until <= now && self.session.is_up() => {
                 self.epochs += 1;
                 self.epoch_session = self.counters.sessions;
                 self.broker = Broker::Opening { epoch: self.epochs };

@@ -304,9 +304,9 @@ impl Relay {
             Session::Up(live) => Some(self.session_timeout(live.heard_at)),
         };
         let broker = match &self.broker {
-            Broker::Down { until } => Some(*until),
+            Broker::Down { until } if self.session.is_up() => Some(*until),
             Broker::Up(live) if live.judging > 0 => Some(live.judged_until),
-            Broker::Opening { .. } | Broker::Up(_) => None,
+            Broker::Down { .. } | Broker::Opening { .. } | Broker::Up(_) => None,
         };
         let ack = self.sent.oldest(&self.window);
         let ack = ack.map(|sent_at| sent_at + self.settings.ack_timeout);
