@@ -167,6 +167,8 @@ impl Driver {
                 epoch.publish(outgoing);
             }
             while let Some(status) = self.relay.poll_status(now) {
+                // A confirmation can be what the goal was waiting for, and so bring an action.
+                busy = true;
                 if let Some(session) = &mut self.session
                     && let Err(error) = session.send_status(status).await
                 {
@@ -215,6 +217,8 @@ impl Driver {
                 self.tasks.learn_owner(&opened.start.source);
                 self.tasks.keep_control(opened.control);
                 self.session = Some(opened.session);
+                let (as_of, tables) = opened.tables;
+                self.relay.handle_tables(as_of, tables);
                 self.relay.handle_session_started(now, opened.start);
             }
             Some(Report::SessionOpened(Err(fault))) => self.relay.handle_session_ended(now, fault),

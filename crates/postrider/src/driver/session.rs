@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate};
+use pgoutput::Lsn;
 use postgres::{
     Control, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan, WalStream,
 };
@@ -24,6 +25,9 @@ pub(crate) struct Session {
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) start: SessionStart,
+    /// A position before which the tables' names are history, and the outboxes' oids with their
+    /// index in the settings.
+    pub(super) tables: (Lsn, Vec<(u32, usize)>),
     /// An ordinary connection to the same server.
     pub(super) control: Control,
 }
@@ -90,6 +94,9 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
     let confirmed_flush = confirmed_flush
         .map_err(|error| fault_of(&error))?
         .unwrap_or_default();
+    let tables = outbox_tables(settings, &control)
+        .await
+        .map_err(|error| fault_of(&error))?;
     let mut session = ReplicationSession::connect(&config)
         .await
         .map_err(|error| fault_of(&error))?;
@@ -128,8 +135,24 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
     Ok(Opened {
         session: Session { stream },
         start,
+        tables,
         control,
     })
+}
+
+/// The oids of the outboxes. The position is read first, so that a table that was renamed in between
+/// is found under its new name or not at all.
+async fn outbox_tables(
+    settings: &Settings,
+    control: &Control,
+) -> Result<(Lsn, Vec<(u32, usize)>), PgError> {
+    let as_of = control.wal_insert_position().await?;
+    let mut tables = Vec::new();
+    for (index, name) in plan(settings, false).tables.iter().enumerate() {
+        let found = control.table(name).await?;
+        tables.extend(found.map(|table| (table.oid, index)));
+    }
+    Ok((as_of, tables))
 }
 
 /// A streamer that is a synchronous standby holds up every commit of the cluster until it confirms,
