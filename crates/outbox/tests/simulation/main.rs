@@ -10,6 +10,15 @@
 //! A violation prints the seed of its history; that seed alone with one history replays it, and
 //! `POSTRIDER_SIM_TRACE=1` prints its steps.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking"
+)]
+
 extern crate postrider_outbox as outbox;
 
 mod database;

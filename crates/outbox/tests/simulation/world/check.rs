@@ -174,8 +174,8 @@ impl World {
             let late = newest
                 .insert(key, *index)
                 .is_some_and(|before| before > *index);
-            // A second writer in an exclusive stream, a deleted message and a broker that loses what
-            // it acked cost the order of what is left; the machine says so when it notices.
+            // A second writer in an exclusive stream, a deleted message and a broker that loses
+            // what it acked cost the order of what is left; the machine says so when it notices.
             let excused = self.faults.spoil_tail || self.faults.forget;
             if late && !excused {
                 return Err(format!("order: {} at {position} came too late", row.id));
