@@ -17,11 +17,12 @@ fn fail_opening(bench: &mut Bench, kind: Kind) {
 }
 
 fn last_fault(bench: &Bench) -> &SourceFault {
-    let fault = |notice| match notice {
-        &Notice::SessionEnded { ref fault, .. } => Some(fault),
-        _ => None,
-    };
-    bench.notices.iter().rev().find_map(fault).unwrap()
+    for notice in bench.notices.iter().rev() {
+        if let Notice::SessionEnded { fault, .. } = notice {
+            return fault;
+        }
+    }
+    panic!("no session ended: {:?}", bench.notices);
 }
 
 fn attempts(bench: &Bench) -> usize {

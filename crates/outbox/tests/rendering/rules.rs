@@ -187,7 +187,8 @@ fn headers_that_a_row_may_not_set_are_poison() {
 #[test]
 fn payloads_are_the_columns_bytes_and_the_type_says_what_they_are() {
     let json = r#"{"n":12345678901234567890.1234567890123456789,"big":9007199254740993,"e":1e400}"#;
-    let cases: [(u32, Val<'_>, &[u8], &str, Option<&str>); 9] = [
+    type Case<'a> = (u32, Val<'a>, &'a [u8], &'a str, Option<&'a str>);
+    let cases: [Case<'_>; 9] = [
         (
             oid::JSON,
             Text(json),

@@ -418,11 +418,13 @@ impl Bench {
 
     /// Dead letters asked for since the last [`take_actions`](Self::take_actions).
     pub(crate) fn letters(&self) -> Vec<&DeadLetter> {
-        let letter = |action| match action {
-            &Action::Park(ref letter) => Some(&**letter),
-            _ => None,
-        };
-        self.actions.iter().filter_map(letter).collect()
+        let mut letters = Vec::new();
+        for action in &self.actions {
+            if let Action::Park(letter) = action {
+                letters.push(&**letter);
+            }
+        }
+        letters
     }
 
     /// Questions to the stream since the last [`take_actions`](Self::take_actions).
