@@ -110,6 +110,9 @@ fn say(text: impl AsRef<str>) {
 /// # Errors
 /// When the number is another.
 fn check<T: PartialEq + std::fmt::Display>(what: &str, found: T, wanted: T) -> Result<()> {
-    anyhow::ensure!(found == wanted, "{what}: found {found}, expected {wanted}");
+    anyhow::ensure!(
+        found == wanted,
+        "a claim of this step does not hold: {what} is {found}, expected {wanted}"
+    );
     Ok(())
 }

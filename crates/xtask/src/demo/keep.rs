@@ -8,9 +8,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::line::Line;
 use super::stage::Servers;
 
-/// What to try first; the event appears in the subscription at once.
+/// What to try first; the event appears in the subscription at once. It has no double quotes, so
+/// that a shell takes it between two.
 const INSERT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
-    VALUES ('order', '99', 'placed', '{\"order_id\": 99}')";
+    VALUES ('order', '99', 'placed', jsonb_build_object('order_id', 99))";
 
 /// Prints the commands, then waits for SIGINT or SIGTERM.
 ///
@@ -36,10 +37,13 @@ fn print_commands(servers: &Servers, line: &Line) {
     println!("\n  slot {} -> stream {}", line.slot(), line.stream());
     let url = servers.postgres.url(line.database());
     match psql(servers.postgres.bin_dir()) {
-        Some(psql) => println!("  {} '{url}' -c {}", psql.display(), quoted(INSERT)),
+        Some(psql) => {
+            let psql = quoted(&psql.display().to_string());
+            println!("  {psql} '{url}' -c \"{INSERT}\"");
+        }
         None => {
             println!("  (psql is not installed here; any PostgreSQL client will do)");
-            println!("  psql '{url}' -c {}", quoted(INSERT));
+            println!("  psql '{url}' -c \"{INSERT}\"");
         }
     }
     let (nats, stream) = (servers.nats.url(), line.stream());
