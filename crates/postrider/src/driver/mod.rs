@@ -155,28 +155,25 @@ impl Driver {
     /// Does everything that the machine asks for.
     async fn perform(&mut self, now: Instant) {
         loop {
-            let mut busy = false;
             while let Some(action) = self.relay.poll_action() {
-                busy = true;
                 self.act(action);
             }
             while let Some((_, epoch)) = &mut self.epoch
                 && let Some(outgoing) = self.relay.poll_publish(now)
             {
-                busy = true;
                 epoch.publish(outgoing);
             }
             while let Some(status) = self.relay.poll_status(now) {
-                // A confirmation can be what the goal was waiting for, and so bring an action.
-                busy = true;
                 if let Some(session) = &mut self.session
                     && let Err(error) = session.send_status(status).await
                 {
                     self.session_failed(error);
                 }
             }
-            if !busy {
-                break;
+            // A row that cannot be published and a goal that is reached bring actions of their own.
+            match self.relay.poll_action() {
+                Some(action) => self.act(action),
+                None => break,
             }
         }
         while let Some(notice) = self.relay.poll_notice() {
