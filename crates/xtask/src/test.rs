@@ -19,6 +19,10 @@ pub(crate) struct Options {
     /// Tests on every server version: PostgreSQL 14 to 18, nats-server 2.10, 2.12 and the newest
     #[arg(long)]
     matrix: bool,
+
+    /// All rounds of each fault and the full sizes, which takes an hour or more
+    #[arg(long)]
+    long: bool,
 }
 
 impl Options {
@@ -85,7 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let mut tests = cargo(&["test", "-p", package]);
         tests
             .env("POSTRIDER_TEST_PG", &postgres_list)
-            .env("POSTRIDER_TEST_NATS", &nats_list);
+            .env("POSTRIDER_TEST_NATS", &nats_list)
+            .env("POSTRIDER_TEST_LONG", if options.long { "1" } else { "0" });
         steps.command(&format!("tests on real servers: {package}"), &mut tests)?;
     }
     steps.print_summary();
@@ -107,10 +112,11 @@ mod tests {
 
     #[test]
     fn the_matrix_has_every_postgres_and_the_oldest_nats() {
-        let options = Options { matrix: true };
+        let long = false;
+        let options = Options { matrix: true, long };
         assert_eq!(list(&options.postgres()), "14,15,16,17,18");
         assert_eq!(list(&options.nats()), "2.10,2.12,newest");
-        let options = Options { matrix: false };
+        let options = Options { matrix: false, long };
         assert_eq!(list(&options.postgres()), "15,18");
         assert_eq!(list(&options.nats()), "newest");
     }
