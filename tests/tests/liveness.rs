@@ -1,0 +1,225 @@
+//! The streamer keeps its session, gives it up in time, and takes it over.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use postrider_tests::{
+    Line, PATIENCE, Progress, Stage, Versions, Writers, everyday_or_long, for_each_version,
+    last_sequence, wait_until,
+};
+use tokio_postgres::Client;
+
+/// How NATS is away.
+#[derive(Debug, Clone, Copy)]
+enum Away {
+    Down,
+    Mute,
+}
+
+/// Rows of the transaction that waits for NATS.
+const PENDING_ROWS: u64 = 20_000;
+
+fn insert(rows: u64) -> String {
+    format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) SELECT 'order', \
+         'a' || n % 7, 'placed', jsonb_build_object('n', n) FROM generate_series(1, {rows}) AS n"
+    )
+}
+
+/// Watches that the slot stays with one walsender until a time.
+async fn holds_until(line: &Line, client: &Client, holder: i32, until: Instant) -> Result<()> {
+    let last = wait_until(PATIENCE + PATIENCE, "a time to pass", async || {
+        let now = line.holder(client).await?;
+        let over = now != Some(holder) || Instant::now() >= until;
+        Ok(if over {
+            Progress::Done(now)
+        } else {
+            Progress::NotYet(String::from("it still holds the slot"))
+        })
+    })
+    .await?;
+    ensure!(last == Some(holder), "walsender {holder} became {last:?}");
+    Ok(())
+}
+
+async fn outlasts(versions: Versions, away: Away) -> Result<()> {
+    let timeout =
+        |builder: postrider_tests::PostgresBuilder| builder.config("wal_sender_timeout", "5s");
+    let mut stage = Stage::start_with(versions, timeout, |nats| nats).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let mut streamer = line.start(&stage).await?;
+    let client = stage.client("shop").await?;
+    let before = line.wait_holds(&stage, &mut streamer).await?;
+    match away {
+        Away::Down => stage.nats.kill9().await?,
+        Away::Mute => stage.nats.pause()?,
+    }
+    client.batch_execute(&insert(PENDING_ROWS)).await?;
+    // The outage itself, longer than two timeouts: all through it the session must be the same.
+    let until = Instant::now() + Duration::from_secs(everyday_or_long(12, 60));
+    holds_until(&line, &client, before, until).await?;
+    match away {
+        Away::Down => stage.nats.start_again().await?,
+        Away::Mute => stage.nats.resume()?,
+    }
+    line.wait_confirmed(&stage).await?;
+    ensure!(
+        line.holder(&client).await? == Some(before),
+        "another walsender after NATS came back"
+    );
+    ensure!(
+        !stage
+            .postgres
+            .log_text()
+            .contains("due to replication timeout"),
+        "the server ended a session for its silence"
+    );
+    let (_, stored) = last_sequence(&stage.jetstream().await?, &line.stream).await?;
+    ensure!(stored == PENDING_ROWS, "{stored} of {PENDING_ROWS} stored");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_session_outlasts_a_broker_that_is_down() -> Result<()> {
+    for_each_version(async |versions| outlasts(versions, Away::Down).await).await
+}
+
+#[tokio::test]
+async fn the_session_outlasts_a_broker_that_is_mute() -> Result<()> {
+    for_each_version(async |versions| outlasts(versions, Away::Mute).await).await
+}
+
+/// When the server last had a status update from the streamer.
+async fn reply_time(client: &Client) -> Result<String> {
+    let sql = "SELECT reply_time::text FROM pg_stat_replication WHERE reply_time IS NOT NULL";
+    let row = client.query_opt(sql, &[]).await?;
+    Ok(row.context("no status update yet")?.try_get(0)?)
+}
+
+#[tokio::test]
+async fn status_goes_out_on_its_own_timer_when_the_server_never_asks() -> Result<()> {
+    for_each_version(async |versions| {
+        let never =
+            |builder: postrider_tests::PostgresBuilder| builder.config("wal_sender_timeout", "0");
+        let stage = Stage::start_with(versions, never, |nats| nats).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let _streamer = line.start(&stage).await?;
+        let client = stage.client("shop").await?;
+        let mut seen: Vec<String> = Vec::new();
+        wait_until(
+            PATIENCE,
+            "three updates from an idle streamer",
+            async || {
+                let time = reply_time(&client).await?;
+                if seen.last() != Some(&time) {
+                    seen.push(time);
+                }
+                Ok(Progress::when(seen.len() > 3, || format!("{seen:?}")))
+            },
+        )
+        .await?;
+        client.batch_execute(&insert(10)).await?;
+        line.wait_confirmed(&stage).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_short_timeout_of_the_server_ends_no_idle_session() -> Result<()> {
+    for_each_version(async |versions| {
+        let short =
+            |builder: postrider_tests::PostgresBuilder| builder.config("wal_sender_timeout", "3s");
+        let stage = Stage::start_with(versions, short, |nats| nats).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let mut streamer = line.start(&stage).await?;
+        let client = stage.client("shop").await?;
+        let before = line.wait_holds(&stage, &mut streamer).await?;
+        // Idle for more than three timeouts.
+        let until = Instant::now() + Duration::from_secs(10);
+        holds_until(&line, &client, before, until).await?;
+        client.batch_execute(&insert(10)).await?;
+        line.wait_confirmed(&stage).await?;
+        ensure!(
+            !stage
+                .postgres
+                .log_text()
+                .contains("due to replication timeout"),
+            "the server ended a session for its silence"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// A fast stop of PostgreSQL takes no longer, whatever NATS does.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_fast_stop_of_postgres_is_not_held_up_when_nats_is_away() -> Result<()> {
+    for_each_version(async |versions| {
+        for away in [Away::Down, Away::Mute] {
+            let mut stage = Stage::start(versions).await?;
+            let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+            let mut streamer = line.start(&stage).await?;
+            match away {
+                Away::Down => stage.nats.kill9().await?,
+                Away::Mute => stage.nats.pause()?,
+            }
+            stage.postgres.sql("shop", &insert(PENDING_ROWS)).await?;
+            stage.postgres.begin_stop(postrider_tests::StopMode::Fast)?;
+            let stopped = stage.postgres.wait_stopped(STOP_WITHIN).await;
+            stopped.with_context(|| format!("NATS is {away:?}"))?;
+            stage.postgres.start_again().await?;
+            match away {
+                Away::Down => stage.nats.start_again().await?,
+                Away::Mute => stage.nats.resume()?,
+            }
+            line.wait_confirmed(&stage).await?;
+            ensure!(streamer.is_running(), "the streamer has ended");
+            let (_, stored) = last_sequence(&stage.jetstream().await?, &line.stream).await?;
+            ensure!(stored == PENDING_ROWS, "NATS was {away:?}: {stored} stored");
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// A standby takes over within so long after its holder's death.
+const TAKEOVER_WITHIN: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_standby_takes_over_within_seconds_of_the_holders_death() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let client = stage.client("shop").await?;
+        let mut holder = line.start(&stage).await?;
+        let first = line.wait_holds(&stage, &mut holder).await?;
+        let mut standby = line.launch(&[])?;
+        wait_until(
+            PATIENCE,
+            "the second to say that it stands by",
+            async || {
+                let text = standby.stderr_text();
+                let says = text.contains("standing by") && text.contains(&first.to_string());
+                Ok(Progress::when(says && standby.is_running(), || text))
+            },
+        )
+        .await?;
+        client.batch_execute(&insert(2000)).await?;
+        holder.kill9().await?;
+        wait_until(TAKEOVER_WITHIN, "the standby to take over", async || {
+            let now = line.holder(&client).await?;
+            let taken = now.is_some_and(|pid| pid != first);
+            Ok(Progress::when(taken, || format!("{now:?}")))
+        })
+        .await?;
+        client.batch_execute(&insert(10)).await?;
+        line.wait_confirmed(&stage).await?;
+        let (_, stored) = last_sequence(&stage.jetstream().await?, &line.stream).await?;
+        ensure!(stored == 2010, "{stored} of 2010 stored");
+        ensure!(standby.is_running(), "the standby has ended");
+        Ok(())
+    })
+    .await
+}
