@@ -186,6 +186,30 @@ async fn a_renamed_table_ends_the_streamer_with_4_and_no_row_is_lost() -> Result
     .await
 }
 
+#[tokio::test]
+async fn rows_written_under_another_name_are_not_skipped_when_the_table_is_renamed_back()
+-> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let mut streamer = line.start(&stage).await?;
+        insert(&stage, "shop", 1).await?;
+        line.wait_confirmed(&stage).await?;
+        let rename = "ALTER TABLE outbox RENAME TO events";
+        stage.postgres.sql("shop", rename).await?;
+        insert_into(&stage, "events").await?;
+        wait_end(&mut streamer, 4, &["public.outbox", "public.events"]).await?;
+        let back = "ALTER TABLE events RENAME TO outbox";
+        stage.postgres.sql("shop", back).await?;
+        insert(&stage, "shop", 1).await?;
+        line.ok(&["run", "--until-caught-up"]).await?;
+        let found = ids(&stage).await?;
+        ensure!(found == ["1", "2", "3"], "{found:?}");
+        Ok(())
+    })
+    .await
+}
+
 async fn insert_into(stage: &Stage, table: &str) -> Result<()> {
     let sql = format!(
         "INSERT INTO {table} (aggregate_type, aggregate_id, type, payload) \

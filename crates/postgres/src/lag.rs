@@ -148,6 +148,16 @@ impl Control {
             .transpose()?
             .flatten())
     }
+
+    /// The end of the log as it is inserted so far: whatever commits from now on lies behind it.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error; a standby has no such position.
+    pub async fn wal_insert_position(&self) -> Result<Lsn, PgError> {
+        let sql = "SELECT pg_current_wal_insert_lsn()::text AS position";
+        let row = self.client().query_one(sql, &[]).await?;
+        Ok(lsn(&row, "position")?.unwrap_or_default())
+    }
 }
 
 fn slot_lag(row: &Row) -> Result<SlotLag, PgError> {

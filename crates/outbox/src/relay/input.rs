@@ -210,18 +210,25 @@ impl Relay {
             return Ok(());
         };
         let name = format!("{}.{}", relation.namespace, relation.name);
-        if let Some(Table::Outbox { name: old, .. }) = live.tables.get(&relation.id)
-            && *old != name
-        {
-            return Err(Fault::Table(TableFault::Renamed {
-                old: old.clone(),
-                new: name,
-            }));
-        }
         let is_this = |spec: &OutboxSpec| {
             relation.namespace == spec.schema.as_str() && relation.name == spec.table.as_str()
         };
-        let table = match self.settings.outboxes.iter().position(is_this) {
+        let by_name = self.settings.outboxes.iter().position(is_this);
+        let known = self.known_tables.get(relation.id);
+        let before = live
+            .open
+            .is_some_and(|open| open.commit_lsn < self.known_tables.as_of);
+        let former_name = match live.tables.get(&relation.id) {
+            Some(Table::Outbox { name: old, .. }) => Some(old.clone()).filter(|old| *old != name),
+            _ if by_name.is_some() => None,
+            _ => known
+                .and_then(|index| self.settings.outboxes.get(index))
+                .map(|spec| format!("{}.{}", spec.schema, spec.table)),
+        };
+        if !before && let Some(old) = former_name {
+            return Err(Fault::Table(TableFault::Renamed { old, new: name }));
+        }
+        let table = match by_name.or(known) {
             None => Table::Other,
             Some(index) => {
                 let Some(spec) = self.settings.outboxes.get(index) else {

@@ -27,7 +27,7 @@ use std::time::Instant;
 use self::broker::{Broker, Seen};
 use self::output::Confirmations;
 use self::resume::Resume;
-use self::source::Session;
+use self::source::{KnownTables, Session};
 use self::window::{SentLog, Window};
 use crate::backoff::Backoff;
 use crate::broker::{ReadBack, Token};
@@ -116,6 +116,7 @@ enum Goal {
 pub struct Relay {
     settings: RelaySettings,
     session: Session,
+    known_tables: KnownTables,
     session_backoff: Backoff,
     /// A session has worked in this process.
     session_proven: bool,
@@ -151,6 +152,7 @@ impl Relay {
         let seed = settings.jitter_seed;
         Self {
             session: Session::Down { until: now },
+            known_tables: KnownTables::default(),
             session_backoff: Backoff::new(seed),
             session_proven: false,
             broker: Broker::Down { until: now },

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use pgoutput::{Decoder, ProtocolVersion};
+use pgoutput::{Decoder, Lsn, ProtocolVersion};
 
 use crate::ledger::Ledger;
 use crate::notice::{EpochReason, Notice};
@@ -24,6 +24,27 @@ pub(super) enum Table {
     },
     /// Any other table.
     Other,
+}
+
+/// The outbox tables as the server had them when it was asked last.
+///
+/// A row comes under the name that its table had when it was written, which need not be the one
+/// that the table has now. By its oid it is known all the same, so that a table that was renamed
+/// and renamed back, or for which the configuration was changed, loses no row.
+#[derive(Debug, Default)]
+pub(super) struct KnownTables {
+    /// Names in transactions that committed before this are history; a strange name in a later one
+    /// says that the table is being renamed now.
+    pub(super) as_of: Lsn,
+    /// Oid and index in the settings.
+    tables: Vec<(u32, usize)>,
+}
+
+impl KnownTables {
+    pub(super) fn get(&self, oid: u32) -> Option<usize> {
+        let mut tables = self.tables.iter();
+        tables.find_map(|&(known, index)| (known == oid).then_some(index))
+    }
 }
 
 /// The replication session.
@@ -68,6 +89,13 @@ impl Session {
 }
 
 impl Relay {
+    /// Says which tables the outboxes are, by oid and index in the settings. They had the names of
+    /// the settings at some time after `as_of`, a position of the log. Call it before
+    /// [`handle_session_started`](Self::handle_session_started); it holds for later sessions too.
+    pub fn handle_tables(&mut self, as_of: Lsn, tables: Vec<(u32, usize)>) {
+        self.known_tables = KnownTables { as_of, tables };
+    }
+
     /// The replication session streams.
     pub fn handle_session_started(&mut self, now: Instant, start: SessionStart) {
         if !matches!(self.session, Session::Opening) {
@@ -78,7 +106,6 @@ impl Relay {
             source_name: start.source.to_string(),
         });
         self.session_proven = true;
-        self.session_backoff.reset();
         self.counters.sessions += 1;
         self.confirmations.reset(now);
         self.session = Session::Up(Box::new(Live {
@@ -152,6 +179,8 @@ impl Relay {
     /// Notes that the server said something; counts keepalives that want a reply.
     /// Returns whether it is shutting down and waits for us.
     pub(super) fn heard(&mut self, now: Instant, wants_reply: bool) -> bool {
+        // Only now: a walsender may die right after it has started.
+        self.session_backoff.reset();
         let outstanding = !self.ledger.is_clear();
         let Session::Up(live) = &mut self.session else {
             return false;

@@ -1,5 +1,7 @@
 //! Tables that change while they stream: columns are mapped by name at each Relation message.
 
+use pgoutput::Lsn;
+
 use super::support::wire::Val::{Null, Text, Unchanged};
 use super::support::wire::{self, oid};
 use super::support::{Bench, OUTBOX};
@@ -121,6 +123,37 @@ fn a_renamed_table_stops_and_both_names_are_told() {
         StopKind::SlotLost,
         &["public.outbox ", "public.outbox_old"],
     );
+}
+
+#[test]
+fn a_table_is_known_by_its_oid_under_the_names_that_it_once_had() {
+    let mut bench = Bench::with(
+        RelaySettings::new(vec![OutboxSpec::new("public", "outbox")]),
+        Writers::Exclusive,
+    );
+    bench.relay.handle_tables(Lsn::new(1000), vec![(OUTBOX, 0)]);
+    bench.wal(256, wire::begin(256));
+    for name in ["events", "outbox", "outbox_old"] {
+        bench.wal(0, wire::relation(OUTBOX, "public", name, &COLUMNS));
+        let values = [Text(name), Text("k"), Text("t"), Text("{}")];
+        bench.wal(0, wire::insert(OUTBOX, &values));
+    }
+    assert_eq!((bench.sent.len(), bench.stop()), (3, None));
+}
+
+#[test]
+fn a_table_renamed_before_its_first_row_stops_as_well() {
+    let mut bench = Bench::with(
+        RelaySettings::new(vec![OutboxSpec::new("public", "outbox")]),
+        Writers::Exclusive,
+    );
+    bench.relay.handle_tables(Lsn::new(100), vec![(OUTBOX, 0)]);
+    bench.wal(256, wire::begin(256));
+    bench.wal(0, wire::relation(OUTBOX + 1, "public", "other", &COLUMNS));
+    assert_eq!(bench.stop(), None);
+    bench.wal(0, wire::relation(OUTBOX, "public", "events", &COLUMNS));
+    let names = ["public.outbox ", "public.events"];
+    assert_stopped(&bench, StopKind::SlotLost, &names);
 }
 
 #[test]
