@@ -102,9 +102,10 @@ impl Stage {
         postgres: impl FnOnce(PostgresBuilder) -> PostgresBuilder,
         nats: impl FnOnce(NatsBuilder) -> NatsBuilder,
     ) -> Result<Self> {
+        // Boxed, or each test's future would be as large as both starts together.
         let (postgres, nats) = tokio::try_join!(
-            postgres(Postgres::builder().version(versions.postgres)).start(),
-            nats(Nats::builder().version(versions.nats)).start(),
+            Box::pin(postgres(Postgres::builder().version(versions.postgres)).start()),
+            Box::pin(nats(Nats::builder().version(versions.nats)).start()),
         )?;
         Ok(Self {
             postgres,

@@ -210,7 +210,7 @@ async fn a_subject_that_no_stream_takes_waits_or_is_parked() -> Result<()> {
     let stage = Stage::start(newest()?).await?;
     let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
     edit_stream(&stage, |config| {
-        config.subjects = vec!["outbox.order.>".to_owned()]
+        config.subjects = vec!["outbox.order.>".to_owned()];
     })
     .await?;
     let strange = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
@@ -225,14 +225,14 @@ async fn a_subject_that_no_stream_takes_waits_or_is_parked() -> Result<()> {
     .await?;
     ensure!(ids(&stage).await?.is_empty() && dead_letters(&stage).await?.is_empty());
     edit_stream(&stage, |config| {
-        config.subjects = vec!["outbox.>".to_owned()]
+        config.subjects = vec!["outbox.>".to_owned()];
     })
     .await?;
     wait_ids(&stage, &["1", "2"]).await?;
     streamer.stop_within(PATIENCE).await?;
 
     edit_stream(&stage, |config| {
-        config.subjects = vec!["outbox.order.>".to_owned()]
+        config.subjects = vec!["outbox.order.>".to_owned()];
     })
     .await?;
     stage.postgres.sql("shop", strange).await?;
