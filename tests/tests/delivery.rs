@@ -185,7 +185,8 @@ fn marks(stored: &[Stored]) -> Result<Vec<(String, usize)>> {
     let mut all: Vec<(String, usize)> = Vec::new();
     for message in stored {
         let payload: Value = serde_json::from_slice(&message.payload)?;
-        let mark = payload["mark"].as_str().context("no mark")?;
+        let mark = payload.get("mark").and_then(Value::as_str);
+        let mark = mark.context("no mark")?;
         match all.last_mut() {
             Some((last, count)) if last == mark => *count += 1,
             _ => all.push((mark.to_owned(), 1)),
