@@ -46,7 +46,7 @@ pub(crate) enum UrlAuth {
 /// What is wrong with one URL. The text itself is not repeated, it may hold a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UrlFault {
-    /// More servers than [`MAX_SERVERS`].
+    /// More servers than a list may hold.
     #[error("it is one too many, a list holds up to {MAX_SERVERS} servers")]
     TooMany,
     /// Nothing between two commas, or nothing at all.

@@ -116,7 +116,10 @@ mod tests {
         let options = Options { matrix: true, long };
         assert_eq!(list(&options.postgres()), "14,15,16,17,18");
         assert_eq!(list(&options.nats()), "2.10,2.12,newest");
-        let options = Options { matrix: false, long };
+        let options = Options {
+            matrix: false,
+            long,
+        };
         assert_eq!(list(&options.postgres()), "15,18");
         assert_eq!(list(&options.nats()), "newest");
     }
