@@ -226,7 +226,8 @@ async fn write_with_noise(stage: &Stage) -> Result<()> {
     client.batch_execute(&deleted).await?;
     let updated = "UPDATE outbox SET payload = '{\"mark\": \"updated\"}' WHERE type = 'placed'; \
                    INSERT INTO outbox (id, aggregate_type, aggregate_id, type, payload) \
-                   OVERRIDING SYSTEM VALUE SELECT max(id), 'o', 'a', 't', '{\"mark\": \"conflict\"}' \
+                   OVERRIDING SYSTEM VALUE \
+                   SELECT max(id), 'o', 'a', 't', '{\"mark\": \"conflict\"}' \
                    FROM outbox ON CONFLICT (id) DO UPDATE SET type = 'conflict'";
     client.batch_execute(updated).await?;
     let others = format!(
@@ -324,7 +325,8 @@ const GUIDES: [Guide; 3] = [
     },
     Guide {
         name: "outboxevent",
-        table: "CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, \
+        table: "CREATE TABLE outboxevent (id uuid PRIMARY KEY, \
+                aggregatetype varchar(255) NOT NULL, \
                 aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)",
         row: "INSERT INTO outboxevent VALUES ('406c07f3-26f0-4eea-a50c-109940064b8f', 'Order', \
               '1', 'OrderCreated', '{\"a\": 1}')",

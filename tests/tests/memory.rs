@@ -68,8 +68,7 @@ async fn stays_small(versions: Versions, writers: Writers, away: Away) -> Result
 }
 
 #[tokio::test]
-async fn a_huge_transaction_is_not_held_in_memory_though_nats_goes_down_in_its_middle() -> Result<()>
-{
+async fn a_huge_transaction_is_not_held_in_memory_though_nats_goes_down_in_it() -> Result<()> {
     for_each_version(async |versions| stays_small(versions, Writers::Exclusive, Away::Down).await)
         .await
 }

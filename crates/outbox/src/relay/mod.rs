@@ -1,15 +1,4 @@
 //! The relay machine: everything between the log and the stream, as decisions.
-//!
-//! It has no socket, no clock and no thread. What happens outside comes in by `handle_*`, with the
-//! time as an argument; what is to be done goes out by `poll_*`. After any input, poll in this
-//! order until each answers `None`: [`Relay::poll_action`], [`Relay::poll_publish`],
-//! [`Relay::poll_status`], [`Relay::poll_notice`]; then wait for the next input or for
-//! [`Relay::poll_timeout`], and read the replication stream only while [`Relay::wants_wal`].
-//!
-//! Two connections come and go under it. A **session** is one run of START_REPLICATION, an
-//! **epoch** is one run of publishes. Rows live in the window from their arrival until they are
-//! settled; an epoch that ends puts its un-acked rows back to waiting, a session that ends forgets
-//! them all, as PostgreSQL sends them again.
 
 mod broker;
 mod input;
@@ -111,7 +100,20 @@ enum Goal {
     Stopped,
 }
 
-/// The relay machine. See the [module's page](self).
+/// The relay machine: everything between the log and the stream, as decisions.
+///
+/// It has no socket, no clock and no thread. What happens outside comes in by `handle_*`, with the
+/// time as an argument; what is to be done goes out by `poll_*`. After any input, poll in this
+/// order until each answers `None`: [`poll_action`](Self::poll_action),
+/// [`poll_publish`](Self::poll_publish) (which may bring new actions),
+/// [`poll_status`](Self::poll_status) (which may, too), [`poll_notice`](Self::poll_notice); then
+/// wait for the next input or for [`poll_timeout`](Self::poll_timeout), and read the replication
+/// stream only while [`wants_wal`](Self::wants_wal).
+///
+/// Two connections come and go under it. A **session** is one run of START_REPLICATION, an
+/// **epoch** is one run of publishes. Rows live in the window from their arrival until they are
+/// settled; an epoch that ends puts its un-acked rows back to waiting, a session that ends forgets
+/// them all, as PostgreSQL sends them again.
 #[derive(Debug)]
 pub struct Relay {
     settings: RelaySettings,

@@ -291,7 +291,7 @@ impl Driver {
                 }
                 Ok(Ending::Deadline) => tracing::warn!(
                     %confirmed,
-                    "PostgreSQL did not end the stream in time; the last confirmation may be missing"
+                    "the stream did not end in time; the last confirmation may be missing"
                 ),
                 Err(error) => tracing::warn!(
                     %confirmed,

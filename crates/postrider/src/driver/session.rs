@@ -140,8 +140,8 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
     })
 }
 
-/// The oids of the outboxes. The position is read first, so that a table that was renamed in between
-/// is found under its new name or not at all.
+/// The oids of the outboxes. The position is read first, so that a table that was renamed in
+/// between is found under its new name or not at all.
 async fn outbox_tables(
     settings: &Settings,
     control: &Control,
