@@ -33,7 +33,7 @@ pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandE
     let mut relay_settings = relay_settings(&settings);
     if args.until_caught_up {
         let target = caught_up_target(&settings).await?;
-        tracing::info!(%target, "streaming until everything committed so far is confirmed");
+        tracing::info!(until = %target, "streaming until everything committed so far is confirmed");
         relay_settings.caught_up_at = Some(target);
     }
     tell_about_dead_letters(&settings).await;
@@ -47,8 +47,9 @@ pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandE
         StopKind::Halted => (
             Exit::Poison,
             Some(
-                "repair what makes the row impossible to publish, or set delivery.on_poison = \
-                 \"park\" to move it to postrider.dead_letter, and start again",
+                "repair what makes the row impossible to publish, or let it go to the table \
+                 postrider.dead_letter (on_poison = \"park\", and the right to write that table), \
+                 and start again",
             ),
         ),
     };
