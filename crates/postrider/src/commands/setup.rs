@@ -47,11 +47,7 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
         .map_err(|error| command_error(&error))?;
     print(&postgres_text(&report))?;
     if let Some(fault) = report.faults().next() {
-        let error = CommandError::message(Exit::Refused, fault);
-        return Err(match &fault.cure {
-            Some(cure) => CommandError::message(Exit::Refused, without_cure(fault)).with_help(cure),
-            None => error,
-        });
+        return Err(refused(fault));
     }
     let mut session = ReplicationSession::connect(&config)
         .await
@@ -74,12 +70,17 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
     Ok(Exit::Done)
 }
 
-fn without_cure(finding: &Finding) -> String {
-    Finding {
+/// The error of a finding that stands in the way: its cure is the help.
+pub(super) fn refused(finding: &Finding) -> CommandError {
+    let alone = Finding {
         cure: None,
         ..finding.clone()
+    };
+    let error = CommandError::message(Exit::Refused, alone);
+    match &finding.cure {
+        Some(cure) => error.with_help(cure),
+        None => error,
     }
-    .to_string()
 }
 
 fn postgres_text(report: &SetupReport) -> String {
@@ -171,7 +172,7 @@ async fn drop_lost_slot(
         .await
         .map_err(|error| command_error(&error))?;
     if dropped.outcome == Outcome::Wrong {
-        return Err(CommandError::message(Exit::Refused, dropped));
+        return Err(refused(&dropped));
     }
     let from = lag
         .confirmed_flush_lsn

@@ -8,6 +8,8 @@ use crate::config::Settings;
 use crate::driver::command_error;
 use crate::exit::{CommandError, Exit};
 
+use super::setup::refused;
+
 /// Runs the command.
 ///
 /// # Errors
@@ -20,8 +22,7 @@ pub async fn execute(settings: Settings, args: TeardownArgs) -> Result<Exit, Com
         .map_err(|error| command_error(&error))?;
     for finding in &findings {
         if finding.outcome == Outcome::Wrong {
-            let error = CommandError::message(Exit::Refused, finding);
-            return Err(error.with_help("stop the streamer first, or end it with --force"));
+            return Err(refused(finding));
         }
         print(&format!("{finding}\n"))?;
     }
