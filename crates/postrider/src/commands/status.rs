@@ -3,7 +3,7 @@
 mod report;
 mod text;
 
-use crate::cli::output::print;
+use crate::cli::output::{complain, print};
 use crate::cli::{StatusArgs, StatusOutput};
 use crate::config::Settings;
 use crate::exit::{CommandError, StatusExit};
@@ -17,10 +17,13 @@ use self::report::Report;
 pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit, CommandError> {
     loop {
         let report = Report::read(&settings, args.limits.max_lag).await;
-        let exit = report.verdict(&args.limits);
+        let (exit, reasons) = report.verdict(&args.limits);
         match args.output {
             StatusOutput::Table => print(&text::table(&report, args.watch.is_some()))?,
             StatusOutput::Json => print(&format!("{}\n", report.json()))?,
+        }
+        for reason in reasons {
+            complain(&reason);
         }
         let Some(pause) = args.watch else {
             return Ok(exit);

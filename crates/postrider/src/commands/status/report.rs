@@ -53,29 +53,57 @@ impl Report {
         }
     }
 
-    /// What the reading means as a check.
-    pub(super) fn verdict(&self, limits: &StatusLimits) -> StatusExit {
+    /// What the reading means as a check, and in words which limits decided it.
+    pub(super) fn verdict(&self, limits: &StatusLimits) -> (StatusExit, Vec<String>) {
         let slot = match &self.slot {
-            Err(_) => return StatusExit::Unknown,
-            Ok(None) => return StatusExit::SlotLost,
-            Ok(Some(slot)) if slot.is_lost() => return StatusExit::SlotLost,
+            Err(_) => return (StatusExit::Unknown, Vec::new()),
+            Ok(None) => return (StatusExit::SlotLost, Vec::new()),
+            Ok(Some(slot)) if slot.is_lost() => return (StatusExit::SlotLost, Vec::new()),
             Ok(Some(slot)) => slot,
         };
         let bytes = |value: Option<i64>| value.map(|value| u64::try_from(value).unwrap_or(0));
         let checks = [
-            (limits.max_lag_bytes, bytes(slot.unconfirmed_bytes)),
-            (limits.max_retained_bytes, bytes(slot.retained_bytes)),
-            (limits.max_lag.map(millis), self.lag.map(millis)),
+            (
+                "not confirmed",
+                "--max-lag-bytes",
+                "B",
+                limits.max_lag_bytes,
+                bytes(slot.unconfirmed_bytes),
+            ),
+            (
+                "WAL retained",
+                "--max-retained-bytes",
+                "B",
+                limits.max_retained_bytes,
+                bytes(slot.retained_bytes),
+            ),
+            (
+                "lag",
+                "--max-lag-seconds",
+                "ms",
+                limits.max_lag.map(millis),
+                self.lag.map(millis),
+            ),
         ];
-        let mut exit = StatusExit::Fine;
-        for (limit, value) in checks {
+        let (mut over, mut unknown) = (Vec::new(), Vec::new());
+        for (what, flag, unit, limit, value) in checks {
             match (limit, value) {
-                (Some(limit), Some(value)) if value > limit => exit = StatusExit::OverLimit,
-                (Some(_), None) => return StatusExit::Unknown,
+                (Some(limit), Some(value)) if value > limit => {
+                    over.push(format!(
+                        "over limit: {what}: {value} {unit}, {flag} allows {limit} {unit}"
+                    ));
+                }
+                (Some(_), None) => unknown.push(format!("cannot tell: {what} ({flag})")),
                 _ => {}
             }
         }
-        exit
+        let exit = match (over.is_empty(), unknown.is_empty()) {
+            (_, false) => StatusExit::Unknown,
+            (false, true) => StatusExit::OverLimit,
+            (true, true) => StatusExit::Fine,
+        };
+        over.append(&mut unknown);
+        (exit, over)
     }
 
     pub(super) fn json(&self) -> Value {

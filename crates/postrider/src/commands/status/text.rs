@@ -66,10 +66,14 @@ pub(super) fn table(report: &Report, watching: bool) -> String {
         .iter()
         .map(|(name, value)| format!("{name:<width$}  {value}\n"))
         .collect();
-    if watching && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-        format!("{CLEAR}{body}")
-    } else {
-        body
+    match (
+        watching,
+        std::io::IsTerminal::is_terminal(&std::io::stdout()),
+    ) {
+        (true, true) => format!("{CLEAR}{body}"),
+        // In a file or pipe, an empty line parts one reading from the next.
+        (true, false) => format!("{body}\n"),
+        (false, _) => body,
     }
 }
 
