@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches};
 
 pub use crate::cli::commands::{
@@ -100,7 +101,9 @@ fn stop(error: &clap::Error, args: &[OsString]) -> Stop {
         (true, true) => StatusExit::from(Exit::Usage).code(),
         (true, false) => Exit::Usage.code(),
     };
-    let text = if to_stderr {
+    // The help that stands in for a missing command holds nothing of the user's.
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    let text = if to_stderr && !is_help {
         // clap repeats the word it does not understand, and that may be a URL with a password.
         scrub(&error.to_string()).into_owned()
     } else {
