@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use pgoutput::Lsn;
 use postrider_tests::{
-    Line, Load, LoadPlan, PATIENCE, Progress, Rng, Stage, Writers, check_order, everyday_or_long,
-    for_each_version, last_sequence, read_stream, wait_until, witness,
+    Line, Load, LoadPlan, PATIENCE, Progress, Rng, Stage, Versions, Writers, check_order,
+    everyday_or_long, for_each_version, last_sequence, read_stream, wait_until, witness,
 };
 use tokio_postgres::Client;
 
@@ -122,40 +122,46 @@ enum Away {
     Mute,
 }
 
+async fn ends_in_time(versions: Versions, away: Away) -> Result<()> {
+    let mut stage = Stage::start(versions).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let client = stage.client("shop").await?;
+    let mut streamer = line.start(&stage).await?;
+    client.batch_execute(&insert(10, "before")).await?;
+    line.wait_stored(&stage, 10).await?;
+    match away {
+        Away::Down => stage.nats.kill9().await?,
+        Away::Mute => stage.nats.pause()?,
+    }
+    client.batch_execute(&insert(5000, "pending")).await?;
+    wait_until(PATIENCE, "PostgreSQL to send the rows", async || {
+        let sql = "SELECT sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication";
+        let sent: Option<bool> = client.query_one(sql, &[]).await?.try_get(0)?;
+        Ok(Progress::when(sent == Some(true), String::new))
+    })
+    .await?;
+    streamer
+        .stop_within(END_WITHIN)
+        .await
+        .with_context(|| format!("NATS is {away:?}"))?;
+    match away {
+        Away::Down => stage.nats.start_again().await?,
+        Away::Mute => stage.nats.resume()?,
+    }
+    line.ok(&["run", "--until-caught-up"]).await?;
+    let (_, stored) = last_sequence(&stage.jetstream().await?, &line.stream).await?;
+    ensure!(stored == 5010, "NATS was {away:?}: {stored} of 5010");
+    Ok(())
+}
+
 #[tokio::test]
 async fn sigterm_with_nats_away_ends_in_time_and_loses_nothing() -> Result<()> {
     for_each_version(async |versions| {
-        for away in [Away::Down, Away::Mute] {
-            let mut stage = Stage::start(versions).await?;
-            let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
-            let client = stage.client("shop").await?;
-            let mut streamer = line.start(&stage).await?;
-            client.batch_execute(&insert(10, "before")).await?;
-            line.wait_stored(&stage, 10).await?;
-            match away {
-                Away::Down => stage.nats.kill9().await?,
-                Away::Mute => stage.nats.pause()?,
-            }
-            client.batch_execute(&insert(5000, "pending")).await?;
-            wait_until(PATIENCE, "PostgreSQL to send the rows", async || {
-                let sql = "SELECT sent_lsn >= pg_current_wal_lsn() FROM pg_stat_replication";
-                let sent: Option<bool> = client.query_one(sql, &[]).await?.try_get(0)?;
-                Ok(Progress::when(sent == Some(true), String::new))
-            })
-            .await?;
-            streamer
-                .stop_within(END_WITHIN)
-                .await
-                .with_context(|| format!("NATS is {away:?}"))?;
-            match away {
-                Away::Down => stage.nats.start_again().await?,
-                Away::Mute => stage.nats.resume()?,
-            }
-            line.ok(&["run", "--until-caught-up"]).await?;
-            let (_, stored) = last_sequence(&stage.jetstream().await?, &line.stream).await?;
-            ensure!(stored == 5010, "NATS was {away:?}: {stored} of 5010");
-        }
-        Ok(())
+        let both = tokio::try_join!(
+            ends_in_time(versions, Away::Down),
+            ends_in_time(versions, Away::Mute)
+        );
+        both.map(drop)
     })
     .await
 }
