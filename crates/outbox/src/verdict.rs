@@ -122,6 +122,11 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> RowVerdict {
     }
 }
 
+/// Whether JetStream's code says that the message is over the stream's limit.
+pub(crate) const fn is_too_large(code: u32) -> bool {
+    code == err_code::MESSAGE_TOO_LARGE
+}
+
 fn of_api(code: u16, err_code: u32, description: &str) -> RowVerdict {
     let words = || description.to_owned();
     match err_code {

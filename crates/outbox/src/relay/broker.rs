@@ -250,6 +250,15 @@ impl Relay {
             return;
         }
         let poison = match verdict::of_refusal(&refusal) {
+            RowVerdict::Poison(PoisonReason::Refused { err_code, .. })
+                if verdict::is_too_large(err_code) =>
+            {
+                let size = row.message.headers.as_block().len() + row.message.payload.len();
+                PoisonReason::TooLarge {
+                    size_bytes: size as u64,
+                    limit_bytes: live.start.max_message_bytes,
+                }
+            }
             RowVerdict::Poison(reason) => reason,
             RowVerdict::Retry(reason) => {
                 self.end_epoch(now, EpochReason::Refused(reason));

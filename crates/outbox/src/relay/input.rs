@@ -8,12 +8,12 @@ use crate::broker::Writers;
 use crate::ledger::LedgerFault;
 use crate::notice::Notice;
 use crate::render::{Part, Plan, Row, TableFault};
-use crate::source::SourceFaultKind;
+use crate::source::{SourceFault, SourceFaultKind};
 use crate::{OutboxSpec, Position};
 
-use super::Relay;
 use super::resume::{Arrival, Resume};
 use super::source::{Live, Session, Table};
+use super::{Goal, Relay};
 
 /// Size of the buffers that the replication session reads into, in bytes; a kept payload keeps one.
 const READ_BUFFER_BYTES: usize = 128 * 1024;
@@ -35,30 +35,32 @@ impl From<LedgerFault> for Fault {
 impl Relay {
     /// A frame of the replication stream.
     pub fn handle_wal(&mut self, now: Instant, frame: Frame) {
-        if self.is_stopped() || !self.session.is_up() {
+        let ends = self.is_stopped() || matches!(self.goal, Goal::Fail { .. });
+        if ends || !self.session.is_up() {
             return;
         }
-        let result = match frame {
+        let (start, data) = match frame {
             Frame::KeepAlive {
                 wal_end,
                 reply_requested,
                 ..
             } => {
                 self.handle_keepalive(now, wal_end, reply_requested);
-                Ok(())
+                return;
             }
-            Frame::WalData { start, data, .. } => {
-                self.heard(now, false);
-                self.handle_data(now, data).map_err(|fault| match fault {
-                    Fault::Protocol(detail) => {
-                        (SourceFaultKind::Protocol, format!("{detail} (at {start})"))
-                    }
-                    Fault::Table(fault) => (SourceFaultKind::TableChanged, fault.to_string()),
-                })
-            }
+            Frame::WalData { start, data, .. } => (start, data),
         };
-        if let Err((kind, detail)) = result {
-            self.fail_session(now, kind, detail);
+        self.heard(now, false);
+        match self.handle_data(now, data) {
+            Ok(()) => {}
+            Err(Fault::Protocol(detail)) => {
+                let detail = format!("{detail} (at {start})");
+                self.fail_session(now, SourceFaultKind::Protocol, detail);
+            }
+            Err(Fault::Table(fault)) => {
+                let (kind, detail) = (SourceFaultKind::TableChanged, fault.to_string());
+                self.fail_after_draining(now, SourceFault { kind, detail });
+            }
         }
     }
 

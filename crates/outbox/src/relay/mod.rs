@@ -23,6 +23,7 @@ use crate::broker::{ReadBack, Token};
 use crate::ledger::Ledger;
 use crate::notice::Notice;
 use crate::render::PoisonReason;
+use crate::source::SourceFault;
 use crate::verdict::StopKind;
 use crate::{Headers, Position};
 
@@ -34,7 +35,8 @@ pub use snapshot::{Counters, HeadRow, RelaySnapshot};
 pub enum Action {
     /// Open a replication session; answer with `handle_session_started` or `handle_session_ended`.
     OpenSession,
-    /// Close the replication session; no answer.
+    /// Close the replication session, after a last status update if there is a
+    /// [`parting_confirmation`](Relay::parting_confirmation); no answer.
     CloseSession,
     /// Open an epoch; answer with `handle_epoch_started` or `handle_epoch_refused`.
     OpenEpoch {
@@ -96,6 +98,9 @@ enum Goal {
     Stream,
     /// Answer what is in flight, then stop.
     Drain { kind: StopKind, until: Instant },
+    /// Answer what is in flight, then end with the fault that `failure` holds. Nothing is read any
+    /// more.
+    Fail { until: Instant },
     /// Nothing more.
     Stopped,
 }
@@ -120,6 +125,10 @@ pub struct Relay {
     session: Session,
     known_tables: KnownTables,
     session_backoff: Backoff,
+    /// What ends the session once the rows before it are settled.
+    failure: Option<SourceFault>,
+    /// What the closing session may still confirm.
+    parting: Option<pgoutput::Lsn>,
     /// A session has worked in this process.
     session_proven: bool,
     broker: Broker,
@@ -156,6 +165,8 @@ impl Relay {
             session: Session::Down { until: now },
             known_tables: KnownTables::default(),
             session_backoff: Backoff::new(seed),
+            failure: None,
+            parting: None,
             session_proven: false,
             broker: Broker::Down { until: now },
             broker_backoff: Backoff::new(seed.rotate_left(32) ^ u64::MAX),
@@ -191,6 +202,16 @@ impl Relay {
         self.begin_drain(now, StopKind::Drained);
     }
 
+    /// Ends with this fault, but first lets the rows before it be acked and confirmed: they may not
+    /// fit the configuration that the rows behind it need.
+    fn fail_after_draining(&mut self, now: Instant, fault: SourceFault) {
+        self.failure = Some(fault);
+        self.goal = Goal::Fail {
+            until: now + self.settings.drain_timeout,
+        };
+        self.check_goal(now);
+    }
+
     fn begin_drain(&mut self, now: Instant, kind: StopKind) {
         if self.goal == Goal::Stream {
             self.goal = Goal::Drain {
@@ -208,6 +229,16 @@ impl Relay {
             && self.confirmations.confirmed() >= target
         {
             self.begin_drain(now, StopKind::CaughtUp);
+            return;
+        }
+        if let Goal::Fail { until } = self.goal {
+            let stuck = !self.session.is_up() || !self.broker.is_up();
+            if (self.window.is_empty() || stuck || now >= until)
+                && let Some(fault) = self.failure.take()
+            {
+                self.goal = Goal::Stream;
+                self.fail_session(now, fault.kind, fault.detail);
+            }
             return;
         }
         if let Goal::Drain { kind, until } = self.goal {

@@ -58,7 +58,7 @@ impl Confirmations {
     }
 
     /// Takes over what is settled, at once or after `delay`.
-    fn advance(&mut self, now: Instant, settled: Lsn, delay: Duration) {
+    pub(super) fn advance(&mut self, now: Instant, settled: Lsn, delay: Duration) {
         if delay.is_zero() {
             self.confirmed = self.confirmed.max(settled);
             return;
@@ -311,7 +311,7 @@ impl Relay {
         let ack = self.sent.oldest(&self.window);
         let ack = ack.map(|sent_at| sent_at + self.settings.ack_timeout);
         let drain = match self.goal {
-            Goal::Drain { until, .. } => Some(until),
+            Goal::Drain { until, .. } | Goal::Fail { until } => Some(until),
             Goal::Stream | Goal::Stopped => None,
         };
         [session, broker, ack, drain].into_iter().flatten().min()

@@ -79,7 +79,7 @@ impl Relay {
     pub fn snapshot(&self) -> RelaySnapshot {
         let state = match (&self.goal, &self.session, &self.broker) {
             (Goal::Stopped, ..) => "stopped",
-            (Goal::Drain { .. }, ..) => "draining",
+            (Goal::Drain { .. } | Goal::Fail { .. }, ..) => "draining",
             (_, Session::Up(_), Broker::Up(_)) => "streaming",
             (_, Session::Up(_), _) if self.broker_proven => "nats_down",
             (_, _, Broker::Up(_)) if self.session_proven => "postgres_down",

@@ -106,6 +106,7 @@ impl Relay {
             source_name: start.source.to_string(),
         });
         self.session_proven = true;
+        self.parting = None;
         self.counters.sessions += 1;
         self.confirmations.reset(now);
         self.session = Session::Up(Box::new(Live {
@@ -154,6 +155,7 @@ impl Relay {
     /// Ends the session ourselves, to begin another at once.
     pub(super) fn restart_session(&mut self, now: Instant, reason: EpochReason) {
         if self.session.is_up() {
+            self.parting = None;
             self.actions.push_back(Action::CloseSession);
             self.forget_session(now);
         }
@@ -162,8 +164,24 @@ impl Relay {
 
     /// What the server sent makes no sense, or no more of it may be read: stop for good.
     pub(super) fn fail_session(&mut self, now: Instant, kind: SourceFaultKind, detail: String) {
+        self.part(now);
         self.actions.push_back(Action::CloseSession);
         self.handle_session_ended(now, SourceFault { kind, detail });
+    }
+
+    /// What is settled may still be confirmed when the session closes, though it ends on a fault: the
+    /// rows behind it may need a configuration that those before it do not fit.
+    fn part(&mut self, now: Instant) {
+        let settled = self.ledger.settled();
+        let delay = self.settings.confirm_delay;
+        self.confirmations.advance(now, settled, delay);
+        self.parting = Some(self.confirmations.confirmed());
+    }
+
+    /// The position to confirm with the session that [`Action::CloseSession`] closes, if any.
+    #[must_use]
+    pub const fn parting_confirmation(&self) -> Option<Lsn> {
+        self.parting
     }
 
     fn forget_session(&mut self, now: Instant) {
@@ -230,7 +248,7 @@ impl Relay {
         let ends = match self.goal {
             super::Goal::Stream => false,
             super::Goal::Drain { .. } => !self.ledger.is_open(),
-            super::Goal::Stopped => true,
+            super::Goal::Fail { .. } | super::Goal::Stopped => true,
         };
         !ends
             && self.session.is_up()
@@ -243,6 +261,7 @@ impl Relay {
         if let Verdict::Stop(kind) = verdict::of_source(&fault, self.session_proven) {
             self.stop(kind, fault.to_string());
         } else if self.session.is_up() {
+            self.part(now);
             self.actions.push_back(Action::CloseSession);
             self.handle_session_ended(now, fault);
         }

@@ -1,6 +1,6 @@
 //! SIGTERM: rows in flight are awaited for a bounded time, nothing new begins.
 
-use super::support::{Bench, settings, wire};
+use super::support::{Bench, OUTBOX, columns, settings, wire};
 use crate::outbox::{EpochEnd, SourceFaultKind, StopKind, Writers};
 
 #[test]
@@ -98,4 +98,19 @@ fn a_machine_that_stopped_does_nothing_any_more() {
     bench.shut_down();
     assert!(bench.actions.is_empty(), "{:?}", bench.actions);
     assert!(bench.sent.is_empty());
+}
+
+#[test]
+fn rows_before_a_table_fault_are_confirmed_with_the_closing_session() {
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.transaction(100, &[("a", "1")]);
+    let sent = bench.take_sent();
+    bench.wal(300, wire::begin(300));
+    bench.wal(0, wire::relation(OUTBOX, "public", "renamed", &columns()));
+    assert_eq!(bench.stop(), None, "row a is not acked yet");
+    assert!(!bench.relay.wants_wal());
+    bench.ack(&sent[0]);
+    assert_eq!(bench.stop().unwrap().0, StopKind::SlotLost);
+    let parting = bench.relay.parting_confirmation().unwrap().as_u64();
+    assert!((101..300).contains(&parting), "{parting}");
 }

@@ -33,13 +33,7 @@ fn in_an_exclusive_stream_later_rows_wait_until_it_is_parked() {
     let letter = bench.letters()[0].clone();
     assert_eq!(letter.dedup_id, "bad");
     assert_eq!(letter.subject, "outbox.placed");
-    assert!(matches!(
-        letter.reason,
-        PoisonReason::Refused {
-            err_code: 10_054,
-            ..
-        }
-    ));
+    assert!(matches!(letter.reason, PoisonReason::TooLarge { .. }));
     assert!(bench.noticed(|notice| matches!(notice, Notice::Poison { .. })));
     bench.advance(60_000);
     assert!(bench.sent.is_empty());
@@ -77,7 +71,9 @@ fn every_final_refusal_is_poison() {
             let sent = bench.take_sent();
             bench.refuse(sent[0].token, api_error(400, code));
             assert_eq!(bench.letters().len(), 1, "{code}");
-            assert_eq!(bench.letters()[0].reason.name(), "refused");
+            let too_large = code == 10_054;
+            let name = if too_large { "too_large" } else { "refused" };
+            assert_eq!(bench.letters()[0].reason.name(), name);
         }
     }
     let mut bench = Bench::new(Writers::Exclusive);
@@ -118,7 +114,7 @@ fn a_role_that_may_not_write_dead_letters_halts() {
     assert_eq!(kind, StopKind::Halted);
     for word in [
         "0/64/0",
-        "10054",
+        "the limit is",
         "disk full",
         "grant INSERT on postrider.dead_letter",
     ] {

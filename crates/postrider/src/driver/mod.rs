@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use jetstream::{Epoch, EpochEvent};
 use outbox::{Action, Level, Notice, Relay, SourceFault, SourceFaultKind, StopKind};
 use pgoutput::Frame;
-use postgres::Ending;
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
@@ -36,9 +35,6 @@ const MAX_FRAMES_AT_A_TIME: usize = 512;
 
 /// Bytes of frames that are taken at a time; they stand in memory beside the window.
 const MAX_FRAME_BYTES_AT_A_TIME: usize = 256 * 1024;
-
-/// How long the orderly end of the replication stream may take; it delivers the last confirmation.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A wake-up when the machine names no time, so that a mistake there cannot freeze the loop.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -184,7 +180,15 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::OpenSession => self.tasks.open_session(),
-            Action::CloseSession => self.drop_session(),
+            Action::CloseSession => {
+                match (self.session.take(), self.relay.parting_confirmation()) {
+                    (Some(session), Some(confirmed)) => {
+                        self.frames.clear();
+                        self.tasks.part(session, confirmed);
+                    }
+                    (_, _) => self.drop_session(),
+                }
+            }
             Action::OpenEpoch { epoch } => self.tasks.open_epoch(epoch),
             Action::CloseEpoch { epoch } => {
                 if let Some((_, old)) = self.epoch.take_if(|(number, _)| *number == epoch) {
@@ -275,30 +279,8 @@ impl Driver {
         }
         // Takes over what was settled since the last update, due or not.
         let _ = self.relay.poll_status(now);
-        if let Some(mut session) = self.session.take() {
-            let confirmed = self.relay.confirmed();
-            let last = outbox::StatusUpdate {
-                confirmed,
-                reply_requested: false,
-            };
-            let ending = match session.send_status(last).await {
-                Ok(()) => session.stream.finish(FINISH_TIMEOUT).await,
-                Err(error) => Err(error),
-            };
-            match ending {
-                Ok(Ending::Complete) => {
-                    tracing::info!(%confirmed, "confirmed, and the slot is free");
-                }
-                Ok(Ending::Deadline) => tracing::warn!(
-                    %confirmed,
-                    "the stream did not end in time; the last confirmation may be missing"
-                ),
-                Err(error) => tracing::warn!(
-                    %confirmed,
-                    error = error.one_line(),
-                    "the stream broke at its end; the last confirmation may be missing"
-                ),
-            }
+        if let Some(session) = self.session.take() {
+            session.part(self.relay.confirmed()).await;
         }
         self.tasks.finish().await;
     }

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate};
 use pgoutput::Lsn;
 use postgres::{
-    Control, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan, WalStream,
+    Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan,
+    WalStream,
 };
 
 use crate::config::Settings;
@@ -41,6 +42,35 @@ impl Session {
         self.stream
             .send_status(confirmed, clock_micros(), reply_requested)
             .await
+    }
+}
+
+/// How long the orderly end of the replication stream may take; it delivers the last confirmation.
+const PART_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// The orderly end: a last confirmation, and the slot is free.
+    pub(super) async fn part(mut self, confirmed: Lsn) {
+        let last = StatusUpdate {
+            confirmed,
+            reply_requested: false,
+        };
+        let ending = match self.send_status(last).await {
+            Ok(()) => self.stream.finish(PART_TIMEOUT).await,
+            Err(error) => Err(error),
+        };
+        match ending {
+            Ok(Ending::Complete) => tracing::info!(%confirmed, "confirmed, and the slot is free"),
+            Ok(Ending::Deadline) => tracing::warn!(
+                %confirmed,
+                "the stream did not end in time; the last confirmation may be missing"
+            ),
+            Err(error) => tracing::warn!(
+                %confirmed,
+                error = error.one_line(),
+                "the stream broke at its end; the last confirmation may be missing"
+            ),
+        }
     }
 }
 

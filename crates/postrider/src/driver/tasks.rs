@@ -7,13 +7,14 @@ use jetstream::{Epoch, EpochReader};
 use outbox::{
     BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, Source, SourceFault, Token,
 };
+use pgoutput::Lsn;
 use postgres::{Control, Fault, PgError};
 use tokio::sync::{Mutex, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Settings;
 
-use super::session::{self, Opened};
+use super::session::{self, Opened, Session};
 use super::{epoch, housekeeping};
 
 /// Reports that may wait for the loop. Tasks beyond it wait themselves.
@@ -59,6 +60,8 @@ pub(super) struct Tasks {
     settings: Arc<Settings>,
     reports: mpsc::Sender<Report>,
     running: JoinSet<()>,
+    /// The session that is being closed.
+    parting: Option<JoinHandle<()>>,
     read_backs: Arc<Semaphore>,
     /// Known from the first session on; an epoch needs it to tell whose stream it is.
     owner: watch::Sender<Option<String>>,
@@ -73,6 +76,7 @@ impl Tasks {
             settings: Arc::new(settings),
             reports,
             running: JoinSet::new(),
+            parting: None,
             read_backs: Arc::new(Semaphore::new(MAX_READ_BACKS)),
             owner: watch::Sender::new(None),
             control: Arc::default(),
@@ -92,7 +96,12 @@ impl Tasks {
 
     pub(super) fn open_session(&mut self) {
         let settings = Arc::clone(&self.settings);
+        let parting = self.parting.take();
         self.spawn(async move {
+            if let Some(parting) = parting {
+                // The slot is free only then. How it went is in the log.
+                let _ = parting.await;
+            }
             let opened = tokio::time::timeout(OPEN_SESSION_TIMEOUT, session::open(&settings)).await;
             Report::SessionOpened(match opened {
                 Ok(result) => result.map(Box::new),
@@ -102,6 +111,11 @@ impl Tasks {
                 }),
             })
         });
+    }
+
+    /// Closes a session in good order, beside the loop.
+    pub(super) fn part(&mut self, session: Session, confirmed: Lsn) {
+        self.parting = Some(tokio::spawn(session.part(confirmed)));
     }
 
     /// Tells the epochs whose rows they carry.
@@ -195,6 +209,10 @@ impl Tasks {
     }
 
     pub(super) async fn finish(mut self) {
+        if let Some(parting) = self.parting.take() {
+            // It has a limit of its own.
+            let _ = parting.await;
+        }
         let ending = async { while self.running.join_next().await.is_some() {} };
         self.reports = mpsc::channel(1).0;
         self.owner.send_replace(Some(String::new()));
