@@ -40,6 +40,12 @@ pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandE
     let relay = Relay::new(relay_settings, std::time::Instant::now());
     let stopped = Driver::new(settings, relay).run().await?;
     let (exit, help) = match stopped.kind {
+        // Whoever asked for a goal must not take a stop on the way for reaching it.
+        StopKind::Drained if args.until_caught_up => {
+            let text = format!("stopped before it had caught up ({})", stopped.detail);
+            let error = CommandError::message(Exit::Failed, text);
+            return Err(error.with_help("run it again: it goes on from there"));
+        }
         StopKind::Drained | StopKind::CaughtUp => return Ok(Exit::Done),
         StopKind::SlotLost => (Exit::SlotLost, None),
         StopKind::Refused => (Exit::Refused, None),
