@@ -37,8 +37,8 @@ pub use relay::{
     RelaySnapshot,
 };
 pub use render::{
-    OutboxSpec, Part, PoisonReason, Role, TableFault, Template, TemplateError, header_name_fault,
-    is_header_name,
+    OutboxSpec, Part, PoisonReason, Role, TableFault, Template, TemplateError, check_columns,
+    header_name_fault, is_header_name,
 };
 pub use source::{Fork, SessionStart, SourceFault, SourceFaultKind, StatusUpdate};
 pub use verdict::{RetryReason, StopKind};

@@ -152,7 +152,7 @@ pub enum Notice {
     Poison {
         /// `schema.table`.
         table: String,
-        /// The row's dedup id, shortened.
+        /// The row's id, shortened.
         row_id: String,
         /// Its position.
         position: Position,

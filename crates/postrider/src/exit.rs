@@ -11,7 +11,7 @@ pub enum Exit {
     Failed,
     /// Bad flags or configuration. Every fault was listed, nothing was connected to.
     Usage,
-    /// A precondition does not hold; nothing was changed.
+    /// A precondition does not hold.
     Refused,
     /// The slot is lost, missing or unusable, or its publication or table is gone.
     SlotLost,
@@ -50,7 +50,7 @@ impl Exit {
             Self::Usage => {
                 "bad flags or configuration (all faults listed at once, before any connection)"
             }
-            Self::Refused => "a precondition does not hold; nothing was changed",
+            Self::Refused => "a precondition does not hold",
             Self::SlotLost => "slot lost or missing, or its publication or table gone",
             Self::Poison => "halted on a poison row (`on_poison = \"halt\"`)",
         }

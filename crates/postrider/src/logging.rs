@@ -1,7 +1,8 @@
 //! Logs: one line per event on stderr, as text or JSON, without secrets.
 //!
 //! The level of our own crates is `info`; `-q` makes it `warn`, `-v` debug, `-vv` trace. Other
-//! crates log from `warn` on, unless a filter names them: at lower levels they print what they
+//! crates log from `warn` on (the NATS client not at all: it calls the end of each of our epochs an
+//! error), unless a filter names them: at lower levels they print what they
 //! send, and there is too much of it. The filter is `POSTRIDER_LOG`, else `RUST_LOG`, in the usual
 //! syntax; a level without a target means our own crates, and gives way to a flag. Whatever is let
 //! through passes the [`Redactor`], so a named crate cannot show a secret either.
@@ -107,7 +108,7 @@ pub fn settings(
     let comma = if named.is_empty() { "" } else { "," };
     LogSettings {
         format,
-        filter: format!("warn,postrider={level}{comma}{named}"),
+        filter: format!("warn,async_nats=off,postrider={level}{comma}{named}"),
         with_target,
     }
 }
@@ -267,25 +268,34 @@ mod tests {
             assert_eq!(faults, Vec::<String>::new());
             settings.filter
         };
-        assert_eq!(level(0, false, &[]), "warn,postrider=info");
-        assert_eq!(level(0, true, &[]), "warn,postrider=warn");
-        assert_eq!(level(1, false, &[]), "warn,postrider=debug");
-        assert_eq!(level(9, false, &[]), "warn,postrider=trace");
+        assert_eq!(level(0, false, &[]), "warn,async_nats=off,postrider=info");
+        assert_eq!(level(0, true, &[]), "warn,async_nats=off,postrider=warn");
+        assert_eq!(level(1, false, &[]), "warn,async_nats=off,postrider=debug");
+        assert_eq!(level(9, false, &[]), "warn,async_nats=off,postrider=trace");
         assert_eq!(
             level(0, false, &[("RUST_LOG", "DEBUG")]),
-            "warn,postrider=debug"
+            "warn,async_nats=off,postrider=debug"
         );
         let both = [
             ("RUST_LOG", "trace"),
             ("POSTRIDER_LOG", "error,rustls=trace"),
         ];
-        assert_eq!(level(0, false, &both), "warn,postrider=error,rustls=trace");
-        assert_eq!(level(1, false, &both), "warn,postrider=debug,rustls=trace");
+        assert_eq!(
+            level(0, false, &both),
+            "warn,async_nats=off,postrider=error,rustls=trace"
+        );
+        assert_eq!(
+            level(1, false, &both),
+            "warn,async_nats=off,postrider=debug,rustls=trace"
+        );
         assert_eq!(
             level(0, false, &[("RUST_LOG", "a=nonsense=b")]),
-            "warn,postrider=info"
+            "warn,async_nats=off,postrider=info"
         );
-        assert_eq!(level(0, false, &[("RUST_LOG", "")]), "warn,postrider=info");
+        assert_eq!(
+            level(0, false, &[("RUST_LOG", "")]),
+            "warn,async_nats=off,postrider=info"
+        );
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct DeadLetter {
     pub position: Position,
     /// `schema.table`.
     pub table: String,
+    /// The row's own id, empty where it has none.
+    pub row_id: String,
     /// The dedup id, empty where the row has no id.
     pub dedup_id: String,
     /// The subject as far as it could be rendered.
@@ -125,6 +127,8 @@ pub struct Relay {
     session: Session,
     known_tables: KnownTables,
     session_backoff: Backoff,
+    /// Why we stand by, as it was told last.
+    standing_by: Option<SourceFault>,
     /// What ends the session once the rows before it are settled.
     failure: Option<SourceFault>,
     /// What the closing session may still confirm.
@@ -165,6 +169,7 @@ impl Relay {
             session: Session::Down { until: now },
             known_tables: KnownTables::default(),
             session_backoff: Backoff::new(seed),
+            standing_by: None,
             failure: None,
             parting: None,
             session_proven: false,
@@ -249,7 +254,7 @@ impl Relay {
                 let detail = if left == 0 {
                     "drained: every row received is stored".to_owned()
                 } else {
-                    format!("drained: {left} rows are not acked yet and will be sent again")
+                    format!("stopping with {left} rows not acked yet; they will be sent again")
                 };
                 self.stop(kind, detail);
             }

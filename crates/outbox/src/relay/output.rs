@@ -144,7 +144,7 @@ impl Relay {
         let Some(letter) = self.dead_letter(token) else {
             return false;
         };
-        let row_id: String = letter.dedup_id.chars().take(SHOWN_ID_CHARS).collect();
+        let row_id: String = letter.row_id.chars().take(SHOWN_ID_CHARS).collect();
         let notice = Notice::Poison {
             table: letter.table.clone(),
             row_id,
@@ -181,6 +181,7 @@ impl Relay {
             source: self.session.start()?.source.to_string(),
             position: row.position,
             table: format!("{}.{}", spec.schema, spec.table),
+            row_id: text(&row.message.row_id),
             dedup_id: text(&row.message.dedup_id),
             subject: text(&row.message.subject),
             headers: row.message.headers.clone(),

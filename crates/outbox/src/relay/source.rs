@@ -106,6 +106,7 @@ impl Relay {
             source_name: start.source.to_string(),
         });
         self.session_proven = true;
+        self.standing_by = None;
         self.parting = None;
         self.counters.sessions += 1;
         self.confirmations.reset(now);
@@ -140,16 +141,24 @@ impl Relay {
                     _ => self.session_backoff.next(),
                 };
                 self.session = Session::Down { until: now + wait };
-                self.notices.push_back(Notice::SessionEnded {
-                    fault,
-                    retry_in: wait,
-                });
+                self.tell_session_ended(fault, wait);
             }
         }
         if was_up {
             self.end_epoch(now, EpochReason::SessionEnded);
         }
         self.check_goal(now);
+    }
+
+    /// A standby that goes on standing by says so once, not at each of its attempts.
+    fn tell_session_ended(&mut self, fault: SourceFault, retry_in: Duration) {
+        let standing_by = fault.kind == SourceFaultKind::SlotHeld;
+        if standing_by && self.standing_by.as_ref() == Some(&fault) {
+            return;
+        }
+        self.standing_by = standing_by.then(|| fault.clone());
+        self.notices
+            .push_back(Notice::SessionEnded { fault, retry_in });
     }
 
     /// Ends the session ourselves, to begin another at once.

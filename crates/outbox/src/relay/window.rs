@@ -171,6 +171,7 @@ impl Window {
         row.message.headers = Headers::default();
         row.message.payload.clear();
         row.message.dedup_id.clear();
+        row.message.row_id.clear();
         self.unsettled -= 1;
         self.bytes -= cost_bytes;
         while let Some(row) = self.rows.front()

@@ -10,7 +10,7 @@ mod template;
 
 pub use encode::is_header_name;
 pub(crate) use plan::Plan;
-pub use plan::TableFault;
+pub use plan::{TableFault, check_columns};
 pub use row::PoisonReason;
 pub(crate) use row::{Rendered, Renderer, Row};
 pub use spec::{OutboxSpec, Role, header_name_fault};

@@ -1,7 +1,7 @@
 //! A configured outbox bound to the columns that its table has now.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use pgoutput::Relation;
+use pgoutput::{Name, Relation};
 
 use super::encode::{push_header_value, push_token};
 use super::spec::{OutboxSpec, Role};
@@ -187,6 +187,44 @@ impl Plan {
             }
         })
     }
+}
+
+/// Whether a table with these columns (name and type as PostgreSQL writes it) can serve as the
+/// configured outbox, beside `others` outboxes in one stream.
+///
+/// # Errors
+///
+/// If a needed or named column is missing, or if dedup ids of several tables could collide.
+pub fn check_columns<'a>(
+    spec: &OutboxSpec,
+    columns: impl IntoIterator<Item = (&'a str, &'a str)>,
+    others: usize,
+) -> Result<(), TableFault> {
+    let column = |(name, type_name): (&str, &str)| pgoutput::Column {
+        flags: 0,
+        name: Name::new(Bytes::copy_from_slice(name.as_bytes())),
+        type_oid: match type_name {
+            "smallint" => type_oid::INT2,
+            "integer" => type_oid::INT4,
+            "bigint" => type_oid::INT8,
+            _ => 0,
+        },
+        type_modifier: -1,
+    };
+    let relation = Relation {
+        xid: None,
+        id: 0,
+        namespace: Name::new(Bytes::copy_from_slice(spec.schema.as_bytes())),
+        name: Name::new(Bytes::copy_from_slice(spec.table.as_bytes())),
+        replica_identity: pgoutput::ReplicaIdentity::Default,
+        columns: columns.into_iter().map(column).collect(),
+    };
+    let plan = Plan::bind(spec, &relation)?;
+    if plan.ids_only_unique_in_table && others > 0 {
+        let table = table_name(&relation);
+        return Err(TableFault::IdsCollide { table });
+    }
+    Ok(())
 }
 
 /// `schema.table` as people write it, for messages and headers.

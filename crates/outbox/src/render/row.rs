@@ -123,6 +123,8 @@ pub(crate) struct Rendered {
     pub(crate) headers: Headers,
     pub(crate) payload: Bytes,
     pub(crate) dedup_id: Bytes,
+    /// The row's own id, as text.
+    pub(crate) row_id: Bytes,
     /// Hash of the ordering key. Two keys with one hash are merely kept in order too.
     pub(crate) key: u64,
     /// Why it may not be sent.
@@ -226,12 +228,23 @@ impl Renderer {
         if dedup_id.is_empty() || values.get(plan.id.index).is_none_or(<[u8]>::is_empty) {
             poison = Some(PoisonReason::NoId);
         }
+        let row_id = if matches!(plan.dedup_id.as_slice(), [Piece::Value(it)] if *it == plan.id.index)
+        {
+            dedup_id.clone()
+        } else {
+            push_header_value(
+                &mut self.arena,
+                values.get(plan.id.index).unwrap_or_default(),
+            );
+            self.arena.split().freeze()
+        };
         let key = key_hash(&plan.ordering_key, values);
         Rendered {
             subject,
             headers: Headers::from_block(block),
             payload,
             dedup_id,
+            row_id,
             key,
             poison,
         }

@@ -11,7 +11,7 @@ use postgres::{
 use crate::cli::SetupArgs;
 use crate::cli::output::print;
 use crate::config::Settings;
-use crate::driver::{command_error, owner, plan, target};
+use crate::driver::{check_columns, command_error, owner, plan, target};
 use crate::exit::{CommandError, Exit};
 
 /// Subjects of a stream that is made here, and copies of each message in a cluster.
@@ -41,6 +41,12 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
     if args.recreate_slot {
         drop_lost_slot(&config, &settings).await?;
     }
+    // Both servers first: a slot without a stream would only keep WAL.
+    let options = settings.nats.options(&settings.postgres.slot)?;
+    let admin = StreamAdmin::connect(&options)
+        .await
+        .map_err(|fault| broker_error(&fault))?;
+    refuse_unfit_tables(&config, &settings).await?;
     let mut on_wait = |wait: &SlotWait| tracing::warn!("{}", waiting_for(wait));
     let report = postgres::setup(&config, &plan, &mut on_wait)
         .await
@@ -65,7 +71,13 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
             .unwrap_or_else(|| config.database().to_owned()),
         slot: settings.postgres.slot.clone(),
     };
-    set_up_stream(&settings, target(&settings, owner(&source)), args.adopt).await?;
+    set_up_stream(
+        &admin,
+        &settings,
+        target(&settings, owner(&source)),
+        args.adopt,
+    )
+    .await?;
     print(&next_steps(&report))?;
     Ok(Exit::Done)
 }
@@ -147,6 +159,25 @@ fn next_steps(report: &SetupReport) -> String {
     text
 }
 
+/// Tables that are there must have the columns that their outboxes need, before a slot is made that
+/// could never be streamed.
+async fn refuse_unfit_tables(
+    config: &postgres::ConnectConfig,
+    settings: &Settings,
+) -> Result<(), CommandError> {
+    let control = Control::connect(config)
+        .await
+        .map_err(|error| command_error(&error))?;
+    for name in &plan(settings, false).tables {
+        let found = control.table(name).await;
+        if let Some(table) = found.map_err(|error| command_error(&error))? {
+            check_columns(settings, &table)
+                .map_err(|fault| CommandError::message(Exit::Refused, fault))?;
+        }
+    }
+    Ok(())
+}
+
 /// `--recreate-slot`: only a slot that is lost is dropped, and the gap is named.
 async fn drop_lost_slot(
     config: &postgres::ConnectConfig,
@@ -194,14 +225,11 @@ async fn drop_lost_slot(
 }
 
 async fn set_up_stream(
+    admin: &StreamAdmin,
     settings: &Settings,
     target: StreamTarget,
     adopt: bool,
 ) -> Result<(), CommandError> {
-    let options = settings.nats.options(&settings.postgres.slot)?;
-    let admin = StreamAdmin::connect(&options)
-        .await
-        .map_err(|fault| broker_error(&fault))?;
     let clustered = admin.server().cluster.is_some();
     let stream = target.stream.clone();
     let subjects = subjects(&target.patterns);

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::config::Settings;
 
 pub(crate) use self::epoch::{owner, target};
-pub(crate) use self::session::{command_error, plan};
+pub(crate) use self::session::{check_columns, command_error, plan};
 
 use self::housekeeping::Housekeeping;
 use self::session::Session;

@@ -1,12 +1,14 @@
 //! Opening the replication session, and what its errors mean.
 
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate};
+use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate, TableFault};
 use pgoutput::Lsn;
 use postgres::{
     Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan,
-    WalStream,
+    TableInfo, WalStream,
 };
 
 use crate::config::Settings;
@@ -19,6 +21,33 @@ const POSTGRES_EPOCH_UNIX_SECONDS: u64 = 946_684_800;
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(super) stream: WalStream,
+}
+
+/// Warnings that were given, so that a standby does not repeat them at each of its attempts.
+#[derive(Debug, Default)]
+pub(super) struct Told(Mutex<HashSet<String>>);
+
+impl Told {
+    fn warn_once(&self, text: String) {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !given.contains(&text) {
+            tracing::warn!("{text}");
+            given.insert(text);
+        }
+    }
+}
+
+/// Whether a table has the columns that its outbox needs. Tables of no outbox have.
+pub(crate) fn check_columns(settings: &Settings, table: &TableInfo) -> Result<(), TableFault> {
+    let is_this = |spec: &&outbox::OutboxSpec| {
+        spec.schema == table.name.schema && spec.table == table.name.name
+    };
+    let Some(spec) = settings.outboxes.iter().find(is_this) else {
+        return Ok(());
+    };
+    let columns = table.columns.iter();
+    let columns = columns.map(|column| (column.name.as_str(), column.type_name.as_str()));
+    outbox::check_columns(spec, columns, settings.outboxes.len() - 1)
 }
 
 /// What opening a session gives.
@@ -101,7 +130,7 @@ pub(crate) fn plan(settings: &Settings, dead_letters: bool) -> SetupPlan {
 
 /// Checks everything that the slot needs, then begins to stream. The publication is looked at each
 /// time: on server 18 the rows of a missing one vanish without an error.
-pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
+pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, SourceFault> {
     let pg = &settings.postgres;
     let config = pg.connect_config().map_err(|error| SourceFault {
         kind: SourceFaultKind::Unfit,
@@ -111,7 +140,12 @@ pub(super) async fn open(settings: &Settings) -> Result<Opened, SourceFault> {
     let report = report.map_err(|error| fault_of(&error))?;
     for finding in &report.findings {
         if finding.outcome == Outcome::Warning {
-            tracing::warn!("{finding}");
+            told.warn_once(finding.to_string());
+        }
+    }
+    for (table, _) in &report.tables {
+        if let Err(fault) = check_columns(settings, table) {
+            told.warn_once(format!("{fault}; its next row will stop the streamer"));
         }
     }
     if let Some(finding) = report.faults().next() {

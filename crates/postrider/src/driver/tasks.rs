@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Settings;
 
-use super::session::{self, Opened, Session};
+use super::session::{self, Opened, Session, Told};
 use super::{epoch, housekeeping};
 
 /// Reports that may wait for the loop. Tasks beyond it wait themselves.
@@ -60,6 +60,7 @@ pub(super) struct Tasks {
     settings: Arc<Settings>,
     reports: mpsc::Sender<Report>,
     running: JoinSet<()>,
+    told: Arc<Told>,
     /// The session that is being closed.
     parting: Option<JoinHandle<()>>,
     read_backs: Arc<Semaphore>,
@@ -76,6 +77,7 @@ impl Tasks {
             settings: Arc::new(settings),
             reports,
             running: JoinSet::new(),
+            told: Arc::default(),
             parting: None,
             read_backs: Arc::new(Semaphore::new(MAX_READ_BACKS)),
             owner: watch::Sender::new(None),
@@ -96,13 +98,15 @@ impl Tasks {
 
     pub(super) fn open_session(&mut self) {
         let settings = Arc::clone(&self.settings);
+        let told = Arc::clone(&self.told);
         let parting = self.parting.take();
         self.spawn(async move {
             if let Some(parting) = parting {
                 // The slot is free only then. How it went is in the log.
                 let _ = parting.await;
             }
-            let opened = tokio::time::timeout(OPEN_SESSION_TIMEOUT, session::open(&settings)).await;
+            let opened =
+                tokio::time::timeout(OPEN_SESSION_TIMEOUT, session::open(&settings, &told)).await;
             Report::SessionOpened(match opened {
                 Ok(result) => result.map(Box::new),
                 Err(_) => Err(SourceFault {
@@ -271,7 +275,7 @@ async fn park(
             source: &letter.source,
             position: &position,
             table_name: &letter.table,
-            row_id: Some(letter.dedup_id.as_str()).filter(|id| some(id)),
+            row_id: Some(letter.row_id.as_str()).filter(|id| some(id)),
             dedup_id: Some(letter.dedup_id.as_str()).filter(|id| some(id)),
             subject: Some(&letter.subject),
             headers_json: Some(&headers),
