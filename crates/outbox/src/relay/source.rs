@@ -178,8 +178,8 @@ impl Relay {
         self.handle_session_ended(now, SourceFault { kind, detail });
     }
 
-    /// What is settled may still be confirmed when the session closes, though it ends on a fault: the
-    /// rows behind it may need a configuration that those before it do not fit.
+    /// What is settled may still be confirmed when the session closes, though it ends on a fault:
+    /// the rows behind it may need a configuration that those before it do not fit.
     fn part(&mut self, now: Instant) {
         let settled = self.ledger.settled();
         let delay = self.settings.confirm_delay;

@@ -228,14 +228,12 @@ impl Renderer {
         if dedup_id.is_empty() || values.get(plan.id.index).is_none_or(<[u8]>::is_empty) {
             poison = Some(PoisonReason::NoId);
         }
-        let row_id = if matches!(plan.dedup_id.as_slice(), [Piece::Value(it)] if *it == plan.id.index)
-        {
+        let own_id = Piece::Value(plan.id.index);
+        let row_id = if plan.dedup_id.as_slice() == [own_id] {
             dedup_id.clone()
         } else {
-            push_header_value(
-                &mut self.arena,
-                values.get(plan.id.index).unwrap_or_default(),
-            );
+            let id = values.get(plan.id.index).unwrap_or_default();
+            push_header_value(&mut self.arena, id);
             self.arena.split().freeze()
         };
         let key = key_hash(&plan.ordering_key, values);

@@ -62,7 +62,7 @@ fn the_wait_is_bounded_and_says_what_is_left() {
     bench.advance(3_100);
     let (kind, text) = bench.stop().unwrap();
     assert_eq!(kind, StopKind::Drained);
-    assert!(text.contains("1 rows are not acked"), "{text}");
+    assert!(text.contains("1 rows not acked"), "{text}");
     assert_eq!(bench.confirmed(), 0);
 }
 

@@ -8,7 +8,7 @@ use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpd
 use pgoutput::Lsn;
 use postgres::{
     Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan,
-    TableInfo, WalStream,
+    SetupReport, TableInfo, WalStream,
 };
 
 use crate::config::Settings;
@@ -28,6 +28,19 @@ pub(crate) struct Session {
 pub(super) struct Told(Mutex<HashSet<String>>);
 
 impl Told {
+    fn warn_of(&self, settings: &Settings, report: &SetupReport) {
+        for finding in &report.findings {
+            if finding.outcome == Outcome::Warning {
+                self.warn_once(finding.to_string());
+            }
+        }
+        for (table, _) in &report.tables {
+            if let Err(fault) = check_columns(settings, table) {
+                self.warn_once(format!("{fault}; its next row will stop the streamer"));
+            }
+        }
+    }
+
     fn warn_once(&self, text: String) {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !given.contains(&text) {
@@ -138,16 +151,7 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     })?;
     let report = postgres::check(&config, &plan(settings, false)).await;
     let report = report.map_err(|error| fault_of(&error))?;
-    for finding in &report.findings {
-        if finding.outcome == Outcome::Warning {
-            told.warn_once(finding.to_string());
-        }
-    }
-    for (table, _) in &report.tables {
-        if let Err(fault) = check_columns(settings, table) {
-            told.warn_once(format!("{fault}; its next row will stop the streamer"));
-        }
-    }
+    told.warn_of(settings, &report);
     if let Some(finding) = report.faults().next() {
         return Err(fault_of_finding(finding));
     }
