@@ -4,7 +4,7 @@
 -- `postrider setup` runs the same statements.
 --
 -- A row here is what lets the stream go on past a poison row: it is committed before the position
--- is confirmed. `postrider dead-letters list`, `retry` and `discard` work on this table.
+-- is confirmed. Look at them with SELECT; a row that is dealt with may be deleted.
 
 -- section: dead_letter
 CREATE SCHEMA IF NOT EXISTS postrider;

@@ -75,15 +75,21 @@ impl Fault {
     #[must_use]
     pub fn cure(&self) -> Option<&'static str> {
         Some(match self {
-            Self::SlotMissing => "run `postrider setup` for a new slot, or `postrider recover`",
-            Self::SlotLost => "run `postrider recover`: the slot's WAL is gone",
+            Self::SlotMissing => {
+                "run `postrider setup` for a new slot; rows that committed since the old one was lost \
+                 are in the table alone"
+            }
+            Self::SlotLost => {
+                "run `postrider setup --recreate-slot`: the slot's WAL is gone; it names the gap"
+            }
             Self::WalLevel => {
                 "set wal_level = logical (ALTER SYSTEM SET wal_level = 'logical') and restart \
                  PostgreSQL"
             }
             Self::PublicationMissing => {
-                "the publication does not exist at the slot's position in the WAL; run `postrider \
-                 recover`"
+                "the publication does not exist at the slot's position in the WAL: run `postrider \
+                 teardown` and `postrider setup` for both anew; rows that committed before are in \
+                 the table alone"
             }
             Self::AuthFailed => {
                 "check user and password, and that pg_hba.conf lets this user into this database \

@@ -102,7 +102,7 @@ fn verify(slot: &SlotLag, database: &str) -> Finding {
     if slot.is_lost() {
         let reason = slot.invalid_reason.as_deref().unwrap_or("lost");
         return wrong(format!("its WAL is gone ({reason})"))
-            .cured_by("run `postrider recover`, or `postrider setup --recreate-slot` for a gap");
+            .cured_by("run `postrider setup --recreate-slot`, which accepts a gap and names it");
     }
     if slot.synced == Some(true) {
         return wrong("it is a copy that is synchronized from the primary".to_owned())
