@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use jetstream::{Finding as StreamFinding, StreamAdmin, StreamTarget, StreamWanted};
+use jetstream::{Concern, Finding as StreamFinding, StreamAdmin, StreamTarget, StreamWanted};
 use outbox::{BrokerFault, BrokerFaultKind, Source};
 use postgres::{
     Control, Finding, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport, SlotWait,
@@ -46,7 +46,14 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
     let admin = StreamAdmin::connect(&options)
         .await
         .map_err(|fault| broker_error(&fault))?;
-    refuse_unfit_tables(&config, &settings).await?;
+    let control = Control::connect(&config)
+        .await
+        .map_err(|error| command_error(&error))?;
+    refuse_unfit_tables(&control, &settings).await?;
+    if !args.adopt {
+        refuse_unfit_stream(&control, &admin, &settings, config.database()).await?;
+    }
+    drop(control);
     let mut on_wait = |wait: &SlotWait| tracing::warn!("{}", waiting_for(wait));
     let report = postgres::setup(&config, &plan, &mut on_wait)
         .await
@@ -161,13 +168,7 @@ fn next_steps(report: &SetupReport) -> String {
 
 /// Tables that are there must have the columns that their outboxes need, before a slot is made that
 /// could never be streamed.
-async fn refuse_unfit_tables(
-    config: &postgres::ConnectConfig,
-    settings: &Settings,
-) -> Result<(), CommandError> {
-    let control = Control::connect(config)
-        .await
-        .map_err(|error| command_error(&error))?;
+async fn refuse_unfit_tables(control: &Control, settings: &Settings) -> Result<(), CommandError> {
     for name in &plan(settings, false).tables {
         let found = control.table(name).await;
         if let Some(table) = found.map_err(|error| command_error(&error))? {
@@ -176,6 +177,40 @@ async fn refuse_unfit_tables(
         }
     }
     Ok(())
+}
+
+/// A stream that is there must be one that we may write, for the same reason. Where the server does
+/// not tell its identifier this early, the later check of the stream decides alone.
+async fn refuse_unfit_stream(
+    control: &Control,
+    admin: &StreamAdmin,
+    settings: &Settings,
+    database: &str,
+) -> Result<(), CommandError> {
+    let sql = "SELECT system_identifier::text FROM pg_control_system()";
+    let Ok(row) = control.client().query_one(sql, &[]).await else {
+        return Ok(());
+    };
+    let identifier: String = row.try_get(0).unwrap_or_default();
+    let owner = format!("{identifier}/{database}/{}", settings.postgres.slot);
+    let findings = match admin.check(&target(settings, owner)).await {
+        Ok(findings) => findings,
+        Err(fault) if fault.kind == BrokerFaultKind::StreamMissing => return Ok(()),
+        Err(fault) => return Err(broker_error(&fault)),
+    };
+    let refused = findings.iter().find_map(|finding| match finding {
+        StreamFinding::Refuse(concern) => Some(concern),
+        _ => None,
+    });
+    refused.map_or(Ok(()), |concern| {
+        Err(refusal(&settings.nats.stream, concern))
+    })
+}
+
+/// The error that a refused stream ends with.
+fn refusal(stream: &str, concern: &Concern) -> CommandError {
+    let text = format!("stream {stream}: {}: {}", concern.field, concern.reason);
+    CommandError::message(Exit::Refused, text).with_help(&concern.cure)
 }
 
 /// `--recreate-slot`: only a slot that is lost is dropped, and the gap is named.
@@ -261,13 +296,7 @@ async fn set_up_stream(
         };
         print(&line(word, format!("stream {stream}: {text}")))?;
     }
-    match refused {
-        None => Ok(()),
-        Some(concern) => {
-            let text = format!("stream {stream}: {}: {}", concern.field, concern.reason);
-            Err(CommandError::message(Exit::Refused, text).with_help(&concern.cure))
-        }
-    }
+    refused.map_or(Ok(()), |concern| Err(refusal(&stream, concern)))
 }
 
 /// What a new stream takes: the usual subject where it covers any of ours, and the rest of ours. An
