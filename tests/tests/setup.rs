@@ -416,6 +416,32 @@ async fn an_unlogged_table_a_view_and_a_missing_table_are_refused() -> Result<()
 }
 
 #[tokio::test]
+async fn what_run_would_refuse_is_refused_before_a_slot_is_made() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        stage.postgres.create_database("shop").await?;
+        let sql = format!("CREATE TABLE outbox {TABLE}; CREATE TABLE bare (id int, payload json)");
+        stage.postgres.sql("shop", &sql).await?;
+        let first = Caller::new(&stage, "shop");
+        first.ok(&["setup"]).await?;
+        let other = Caller::new(&stage, "shop").flag("--postgres-slot", "other");
+        let owner = ["stream OUTBOX", "belongs to", "setup --adopt"];
+        other.refused(&["setup"], 3, &owner).await?;
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), "[[outbox]]\ntable = \"bare\"\n")?;
+        let path = file.path().display().to_string();
+        let bare = other.flag("--nats-stream", "BARE").flag("--config", &path);
+        let subject = ["public.bare", "give a `subject`"];
+        bare.refused(&["setup"], 3, &subject).await?;
+        let sql = "SELECT string_agg(slot_name, ',') FROM pg_replication_slots";
+        let slots = stage.postgres.value("shop", sql).await?;
+        ensure!(slots.as_deref() == Some("postrider"), "{slots:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
 async fn rows_of_partitions_come_under_the_name_of_the_partitioned_table() -> Result<()> {
     for_each_version(async |versions| {
         let stage = Stage::start(versions).await?;

@@ -6,6 +6,7 @@ use jetstream::{Concern, Finding as StreamFinding, StreamAdmin, StreamTarget, St
 use outbox::{BrokerFault, BrokerFaultKind, Source};
 use postgres::{
     Control, Finding, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport, SlotWait,
+    TableKind,
 };
 
 use crate::cli::SetupArgs;
@@ -171,7 +172,9 @@ fn next_steps(report: &SetupReport) -> String {
 async fn refuse_unfit_tables(control: &Control, settings: &Settings) -> Result<(), CommandError> {
     for name in &plan(settings, false).tables {
         let found = control.table(name).await;
-        if let Some(table) = found.map_err(|error| command_error(&error))? {
+        let found = found.map_err(|error| command_error(&error))?;
+        // What is no table at all is told as such later.
+        if let Some(table) = found.filter(|table| table.kind != TableKind::Other) {
             check_columns(settings, &table)
                 .map_err(|fault| CommandError::message(Exit::Refused, fault))?;
         }
