@@ -76,8 +76,8 @@ impl Fault {
     pub fn cure(&self) -> Option<&'static str> {
         Some(match self {
             Self::SlotMissing => {
-                "run `postrider setup` for a new slot; rows that committed since the old one was lost \
-                 are in the table alone"
+                "run `postrider setup` for a new slot; rows that committed since the old one was \
+                 lost are in the table alone"
             }
             Self::SlotLost => {
                 "run `postrider setup --recreate-slot`: the slot's WAL is gone; it names the gap"
