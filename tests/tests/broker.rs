@@ -256,13 +256,13 @@ async fn a_subject_that_no_stream_takes_waits_or_is_parked() -> Result<()> {
 #[tokio::test]
 async fn a_stream_of_another_owner_is_refused_until_it_is_adopted() -> Result<()> {
     let stage = Stage::start(newest()?).await?;
-    Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let first = Line::ready(&stage, "shop", Writers::Exclusive).await?;
     let other = Line::new(&stage, "bank").await?.slot("bank");
     let ended = other.finish(&["setup", "--create-table"]).await?;
     ends_with(&ended, 3, &["OUTBOX", "--adopt", "shop"])?;
-    let ended = other.finish(&["run"]).await?;
+    other.ok(&["setup", "--create-table", "--adopt"]).await?;
+    let ended = first.finish(&["run"]).await?;
     ends_with(&ended, 3, &["the stream has another owner", "--adopt"])?;
-    other.ok(&["setup", "--adopt"]).await?;
     insert(&stage, "bank", 1).await?;
     other.ok(&["run", "--until-caught-up"]).await?;
     ensure!(stored(&stage).await?.len() == 1);
