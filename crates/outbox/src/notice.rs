@@ -167,12 +167,6 @@ pub enum Notice {
         /// What PostgreSQL said.
         detail: String,
     },
-    /// Answers came that belong to no row in flight.
-    #[error("{count} answers belonged to no row in flight")]
-    StrayAnswers {
-        /// How many.
-        count: u64,
-    },
     /// The relay stops for good.
     #[error("{detail}")]
     Stopping {
@@ -197,8 +191,7 @@ impl Notice {
             Self::SessionEnded { .. }
             | Self::EpochRefused { .. }
             | Self::NoResumePoint { .. }
-            | Self::IdsOnlyUniqueInTable { .. }
-            | Self::StrayAnswers { .. } => Level::Warn,
+            | Self::IdsOnlyUniqueInTable { .. } => Level::Warn,
             Self::ResumeVoid { .. }
             | Self::Orphans { .. }
             | Self::SecondWriter { .. }
