@@ -10,9 +10,11 @@
 //! 1. Nothing that is shipped depends on it.
 //! 2. No server outlives its owner: neither a dropped handle, nor a panic, nor `kill -9` of the
 //!    owning process leaves a process or a folder behind (`guard.rs` says why).
-//! 3. A server keeps its port and its data over [`Postgres::kill9`], [`Postgres::stop`] and
+//! 3. A server keeps its port and its data over [`Server::kill9`], [`Postgres::stop`] and
 //!    [`Postgres::start_again`], so that clients can find it again.
 //! 4. Nothing is awaited without a deadline.
+//!
+//! Process controls (kill, pause, resume, log) are those of [`Server`] for all of them.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -48,6 +50,7 @@ pub use install::prefetch;
 pub use nats::{Nats, NatsBuilder};
 pub use postgres::{Postgres, PostgresBuilder, StopMode};
 pub use program::{Program, ProgramBuilder};
+pub use server::Server;
 pub use stream::{StoredMessage, message_count, read_all, scan};
 pub use versions::{VersionsUnderTest, versions_under_test};
 pub use wait::{Progress, wait_until};

@@ -1,6 +1,7 @@
 //! A nats-server with JetStream.
 
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,17 +15,17 @@ use crate::artifacts::NatsVersion;
 use crate::install::find_nats;
 use crate::ports::ReservedPort;
 use crate::process::Signal;
-use crate::server::Server;
-use crate::wait::{Patience, Progress};
+use crate::server::{self, Server, Service};
+use crate::wait::Progress;
 
 /// How long a start may take: the recovery of large streams takes seconds.
-const START_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long [`Nats::stop`] waits.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often another port is tried when something took ours between the look and the start.
-const PORT_TRIES_MAX: u32 = 5;
+pub(crate) const PORT_TRIES_MAX: u32 = 5;
 
 /// The server's first line is some hundred bytes long; more is not read.
 const INFO_MAX_BYTES: u64 = 64 * 1024;
@@ -68,15 +69,10 @@ impl NatsBuilder {
     /// When the server can be neither found nor fetched, or does not start; the error then quotes
     /// the end of its log.
     pub async fn start(self) -> Result<Nats> {
-        let version = self.version;
-        let prepared = tokio::task::spawn_blocking(move || {
-            let account = Account::current()?;
-            anyhow::Ok((account, find_nats(version, account)?))
-        });
-        let (account, program) = prepared.await??;
+        let (account, program) = found(self.version).await?;
         for _ in 1..PORT_TRIES_MAX {
             match self.try_start(account, &program).await {
-                Err(error) if format!("{error:#}").contains("address already in use") => {}
+                Err(error) if is_port_taken(&error) => {}
                 result => return result,
             }
         }
@@ -84,13 +80,17 @@ impl NatsBuilder {
     }
 
     async fn try_start(&self, account: Account, program: &Path) -> Result<Nats> {
+        let mut nats = self.prepare(account, program)?;
+        nats.start_again().await?;
+        Ok(nats)
+    }
+
+    /// The server with its folder and configuration, not started yet.
+    pub(crate) fn prepare(&self, account: Account, program: &Path) -> Result<Nats> {
         let port = ReservedPort::pick()?;
-        let server = Server::new(
-            format!("nats-server {}", self.version),
-            Some(account),
-            Signal::Kill,
-        )?;
-        let folder = server.folder();
+        let what = format!("nats-server {} on port {}", self.version, port.number());
+        let mut server = Server::new(what, Some(account), Signal::Kill)?;
+        let folder = server.folder().to_path_buf();
         for (name, content) in &self.files {
             fs::write(folder.join(name), content)?;
             account.give(&folder.join(name))?;
@@ -103,22 +103,37 @@ impl NatsBuilder {
         );
         fs::write(folder.join("nats.conf"), configuration)?;
         account.give(&folder.join("nats.conf"))?;
-        let mut nats = Nats {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(folder.join("nats.conf"));
+        command.current_dir(&folder).env("HOME", &folder);
+        server.set_command(command, None);
+        Ok(Nats {
             version: self.version,
-            program: program.to_path_buf(),
             server,
             port,
-        };
-        nats.start_again().await?;
-        Ok(nats)
+        })
     }
 }
 
-/// A nats-server on 127.0.0.1 with JetStream and a file store, gone when dropped.
+/// Finds or fetches the server's program.
+pub(crate) async fn found(version: NatsVersion) -> Result<(Account, PathBuf)> {
+    let prepared = tokio::task::spawn_blocking(move || {
+        let account = Account::current()?;
+        anyhow::Ok((account, find_nats(version, account)?))
+    });
+    prepared.await?
+}
+
+/// Whether something took a port between the look and the start.
+pub(crate) fn is_port_taken(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("address already in use")
+}
+
+/// A nats-server on 127.0.0.1 with JetStream and a file store, gone when dropped. Its process is
+/// controlled as that of any [`Server`].
 #[derive(Debug)]
 pub struct Nats {
     version: NatsVersion,
-    program: PathBuf,
     server: Server,
     port: ReservedPort,
 }
@@ -180,43 +195,6 @@ impl Nats {
             .with_context(|| format!("cannot connect to {}", self.url()))
     }
 
-    /// The process id.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn pid(&mut self) -> Result<u32> {
-        self.server.pid()
-    }
-
-    /// Whether the process runs; paused counts as running.
-    pub fn is_running(&mut self) -> bool {
-        self.server.is_running()
-    }
-
-    /// `kill -9`; returns when the process is gone.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub async fn kill9(&mut self) -> Result<()> {
-        self.server.kill9().await
-    }
-
-    /// Stops the process without ending it: connections stay, nothing answers.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn pause(&mut self) -> Result<()> {
-        self.server.pause()
-    }
-
-    /// Lets a paused server go on.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn resume(&mut self) -> Result<()> {
-        self.server.resume()
-    }
-
     /// Stops the server in good order and waits until it is gone.
     ///
     /// # Errors
@@ -233,7 +211,7 @@ impl Nats {
     /// # Errors
     /// When it runs already or does not start.
     pub async fn start_again(&mut self) -> Result<()> {
-        self.launch()?;
+        self.server.launch()?;
         self.wait_ready(START_LIMIT).await
     }
 
@@ -246,69 +224,13 @@ impl Nats {
         self.start_again().await
     }
 
-    /// Starts a stopped or killed server and does not wait until it answers.
-    ///
-    /// # Errors
-    /// When it runs already.
-    pub fn launch(&mut self) -> Result<()> {
-        let mut command = Command::new(&self.program);
-        command.arg("-c").arg(self.dir().join("nats.conf"));
-        command.current_dir(self.dir()).env("HOME", self.dir());
-        self.server.launch(&command, None)
-    }
-
     /// Waits until the server accepts connections and JetStream answers. Where a client needs
     /// credentials or TLS, what the server says of JetStream in its first line is enough.
     ///
     /// # Errors
     /// When it ended instead, or time runs out.
     pub async fn wait_ready(&mut self, limit: Duration) -> Result<()> {
-        let what = format!(
-            "nats-server {} on port {} to answer",
-            self.version,
-            self.port()
-        );
-        let mut patience = Patience::new(limit, &what);
-        while self.server.is_running() {
-            let answer = patience.look(self.ping()).await;
-            if answer.with_context(|| self.server.log_tail())?.is_some() {
-                return Ok(());
-            }
-        }
-        bail!(
-            "nats-server {} ended at its start\n{}",
-            self.version,
-            self.server.log_tail()
-        );
-    }
-
-    async fn ping(&self) -> Result<Progress<()>> {
-        let socket = TcpStream::connect(("127.0.0.1", self.port())).await?;
-        let configuration = fs::read_to_string(self.dir().join("nats.conf"))?;
-        if configuration.contains("handshake_first") {
-            // Such a server says nothing before TLS.
-            return Ok(Progress::Done(()));
-        }
-        let mut line = String::new();
-        BufReader::new(socket.take(INFO_MAX_BYTES))
-            .read_line(&mut line)
-            .await?;
-        let text = line
-            .strip_prefix("INFO ")
-            .context("its first line is not INFO")?;
-        let info: ServerInfo = serde_json::from_str(text).context("in its INFO line")?;
-        if !info.jetstream {
-            return Ok(Progress::NotYet(String::from("JetStream is not there yet")));
-        }
-        if info.auth_required || info.tls_required {
-            return Ok(Progress::Done(()));
-        }
-        let client = self.connect().await?;
-        async_nats::jetstream::new(client)
-            .query_account()
-            .await
-            .context("JetStream")?;
-        Ok(Progress::Done(()))
+        server::wait_ready(self, limit).await
     }
 
     /// Removes all streams of a stopped server, as a lost disk would.
@@ -343,10 +265,53 @@ impl Nats {
     pub fn reload(&mut self) -> Result<()> {
         self.server.signal(Signal::Hangup)
     }
+}
 
-    /// All that the server has logged, over all its starts.
-    #[must_use]
-    pub fn log_text(&self) -> String {
-        self.server.log_text()
+impl Service for Nats {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    async fn ping(&self) -> Result<Progress<()>> {
+        let socket = TcpStream::connect(("127.0.0.1", self.port())).await?;
+        let configuration = fs::read_to_string(self.dir().join("nats.conf"))?;
+        if configuration.contains("handshake_first") {
+            // Such a server says nothing before TLS.
+            return Ok(Progress::Done(()));
+        }
+        let mut line = String::new();
+        BufReader::new(socket.take(INFO_MAX_BYTES))
+            .read_line(&mut line)
+            .await?;
+        let text = line
+            .strip_prefix("INFO ")
+            .context("its first line is not INFO")?;
+        let info: ServerInfo = serde_json::from_str(text).context("in its INFO line")?;
+        if !info.jetstream {
+            return Ok(Progress::NotYet(String::from("JetStream is not there yet")));
+        }
+        if info.auth_required || info.tls_required {
+            return Ok(Progress::Done(()));
+        }
+        let client = self.connect().await?;
+        async_nats::jetstream::new(client)
+            .query_account()
+            .await
+            .context("JetStream")?;
+        Ok(Progress::Done(()))
+    }
+}
+
+impl Deref for Nats {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for Nats {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
     }
 }

@@ -2,19 +2,20 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::artifacts::PgVersion;
 use crate::ports::ReservedPort;
 use crate::process::Signal;
-use crate::server::Server;
-use crate::wait::{Patience, Progress};
+use crate::server::{self, Server, Service};
+use crate::wait::Progress;
 
 pub use builder::PostgresBuilder;
 
@@ -52,6 +53,7 @@ impl StopMode {
 
 /// A PostgreSQL server on 127.0.0.1 and a Unix socket, gone when dropped.
 ///
+/// Its process is the postmaster, controlled as that of any [`Server`].
 /// `wal_level` is `logical`, the superuser `postgres` needs no password (see
 /// [`PostgresBuilder::auth`]).
 #[derive(Debug)]
@@ -204,44 +206,6 @@ impl Postgres {
         Ok(first.into_iter().next().flatten())
     }
 
-    /// The process id of the postmaster.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn pid(&mut self) -> Result<u32> {
-        self.server.pid()
-    }
-
-    /// Whether the postmaster runs; paused counts as running.
-    pub fn is_running(&mut self) -> bool {
-        self.server.is_running()
-    }
-
-    /// `kill -9` of the postmaster and all its children. Returns when all are gone, so that the
-    /// server can be started again at once.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub async fn kill9(&mut self) -> Result<()> {
-        self.server.kill9().await
-    }
-
-    /// Stops all processes of the server without ending them: connections stay, nothing answers.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn pause(&mut self) -> Result<()> {
-        self.server.pause()
-    }
-
-    /// Lets a paused server go on.
-    ///
-    /// # Errors
-    /// When the server does not run.
-    pub fn resume(&mut self) -> Result<()> {
-        self.server.resume()
-    }
-
     /// Stops the server and waits until it is gone, at most a minute.
     ///
     /// # Errors
@@ -275,33 +239,8 @@ impl Postgres {
     /// # Errors
     /// When it runs already or does not start.
     pub async fn start_again(&mut self) -> Result<()> {
-        self.launch()?;
+        self.server.launch()?;
         self.wait_ready(START_LIMIT).await
-    }
-
-    /// Starts a stopped or killed server and does not wait until it answers.
-    ///
-    /// # Errors
-    /// When it runs already.
-    pub fn launch(&mut self) -> Result<()> {
-        let mut command = Command::new(&self.program);
-        command
-            .arg("-D")
-            .arg(self.data_dir())
-            .current_dir(self.server.folder());
-        command.env("HOME", self.server.folder()).env("LC_ALL", "C");
-        for name in [
-            "PGDATA",
-            "PGPORT",
-            "PGHOST",
-            "PGDATABASE",
-            "PGUSER",
-            "PGTZ",
-            "PGOPTIONS",
-        ] {
-            command.env_remove(name);
-        }
-        self.server.launch(&command, None)
     }
 
     /// Waits until the server answers a query.
@@ -309,29 +248,7 @@ impl Postgres {
     /// # Errors
     /// When it ended instead, or time runs out.
     pub async fn wait_ready(&mut self, limit: Duration) -> Result<()> {
-        let what = format!(
-            "PostgreSQL {} on port {} to answer",
-            self.version,
-            self.port()
-        );
-        let mut patience = Patience::new(limit, &what);
-        while self.server.is_running() {
-            let answer = patience.look(self.ping()).await;
-            if answer.with_context(|| self.server.log_tail())?.is_some() {
-                return Ok(());
-            }
-        }
-        bail!(
-            "PostgreSQL {} ended at its start\n{}",
-            self.version,
-            self.server.log_tail()
-        );
-    }
-
-    async fn ping(&self) -> Result<Progress<()>> {
-        let client = self.connect("postgres").await?;
-        client.simple_query("SELECT 1").await?;
-        Ok(Progress::Done(()))
+        server::wait_ready(self, limit).await
     }
 
     /// A fast stop and a start.
@@ -362,12 +279,57 @@ impl Postgres {
     pub fn reload(&mut self) -> Result<()> {
         self.server.signal(Signal::Hangup)
     }
+}
 
-    /// All that the server has logged, over all its starts.
-    #[must_use]
-    pub fn log_text(&self) -> String {
-        self.server.log_text()
+impl Service for Postgres {
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
+
+    async fn ping(&self) -> Result<Progress<()>> {
+        let client = self.connect("postgres").await?;
+        client.simple_query("SELECT 1").await?;
+        Ok(Progress::Done(()))
+    }
+}
+
+impl Deref for Postgres {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for Postgres {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+}
+
+/// Variables of libpq that would lead a server astray.
+const LIBPQ_VARIABLES: [&str; 7] = [
+    "PGDATA",
+    "PGPORT",
+    "PGHOST",
+    "PGDATABASE",
+    "PGUSER",
+    "PGTZ",
+    "PGOPTIONS",
+];
+
+/// What starts the server of this folder, whose data lies below it.
+fn server_command(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("-D")
+        .arg(folder.join("data"))
+        .current_dir(folder);
+    command.env("HOME", folder).env("LC_ALL", "C");
+    for name in LIBPQ_VARIABLES {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// A line of `postgresql.conf`.

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -58,20 +59,18 @@ impl ProgramBuilder {
             .file_name()
             .unwrap_or_default();
         let what = name.to_string_lossy().into_owned();
-        let mut program = Program {
-            server: Server::new(what, None, Signal::Kill)?,
-            command: self.command,
-        };
-        program.start_again()?;
-        Ok(program)
+        let mut server = Server::new(what, None, Signal::Kill)?;
+        server.set_command(self.command, Some(STDOUT_FILE));
+        server.launch()?;
+        Ok(Program { server })
     }
 }
 
-/// A running child with its output in files; killed when dropped. It runs as we do.
+/// A running child with its output in files; killed when dropped. It runs as we do, and is
+/// controlled as any [`Server`].
 #[derive(Debug)]
 pub struct Program {
     server: Server,
-    command: Command,
 }
 
 impl Program {
@@ -100,28 +99,7 @@ impl Program {
     /// # Errors
     /// When it still runs or cannot be started.
     pub fn start_again(&mut self) -> Result<()> {
-        self.server.launch(&self.command, Some(STDOUT_FILE))
-    }
-
-    /// The process id.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub fn pid(&mut self) -> Result<u32> {
-        self.server.pid()
-    }
-
-    /// Whether it runs; paused counts as running.
-    pub fn is_running(&mut self) -> bool {
-        self.server.is_running()
-    }
-
-    /// `kill -9`; returns when the process is gone.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub async fn kill9(&mut self) -> Result<()> {
-        self.server.kill9().await
+        self.server.launch()
     }
 
     /// SIGTERM; does not wait.
@@ -138,22 +116,6 @@ impl Program {
     /// When it does not run.
     pub fn interrupt(&mut self) -> Result<()> {
         self.server.signal(Signal::Interrupt)
-    }
-
-    /// Stops the process without ending it.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub fn pause(&mut self) -> Result<()> {
-        self.server.pause()
-    }
-
-    /// Lets a paused process go on.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub fn resume(&mut self) -> Result<()> {
-        self.server.resume()
     }
 
     /// Waits until it has ended, and gives back its exit code, or `None` when a signal ended it.
@@ -189,5 +151,19 @@ impl Program {
     #[must_use]
     pub fn stderr_text(&self) -> String {
         self.server.log_text()
+    }
+}
+
+impl Deref for Program {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl DerefMut for Program {
+    fn deref_mut(&mut self) -> &mut Server {
+        &mut self.server
     }
 }

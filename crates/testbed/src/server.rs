@@ -1,5 +1,12 @@
 //! What all children of the testbed have in common: a folder, a log, a guard, and a process that
 //! can be signalled, paused, killed and started again.
+//!
+//! A [`Server`] knows the command that it runs and nothing of what the program does; [`Postgres`],
+//! [`Nats`] and [`Program`] add that, and hand on the rest.
+//!
+//! [`Postgres`]: crate::Postgres
+//! [`Nats`]: crate::Nats
+//! [`Program`]: crate::Program
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -13,6 +20,7 @@ use crate::account::Account;
 use crate::cache::make_open_folder;
 use crate::guard::Guard;
 use crate::process::{Signal, family, is_alive, send};
+use crate::wait::{Patience, Progress};
 
 /// Writes its own pid, then turns into the program: so the guard knows the server from its first
 /// moment on.
@@ -27,19 +35,23 @@ const KILL_LIMIT: Duration = Duration::from_secs(20);
 /// How much of a log an error quotes.
 const LOG_TAIL_LINES: usize = 20;
 
-/// A child process with its folder and its guard.
+/// A child process with its folder and its guard, gone when dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// As errors name it, such as `PostgreSQL 18`.
     what: String,
     account: Option<Account>,
+    /// What is run at each start.
+    command: Command,
+    /// The file of the folder that takes stdout; the log where there is none.
+    stdout: Option<&'static str>,
     child: Option<Child>,
     guard: Guard,
 }
 
 impl Server {
-    /// Makes the folder and starts the guard; no server runs yet. With an account the folder
-    /// belongs to it and the server runs as it.
+    /// Makes the folder and starts the guard; no server runs yet, and what it will run is said by
+    /// [`Server::set_command`]. With an account the folder belongs to it and the server runs as it.
     pub(crate) fn new(what: String, account: Option<Account>, ending: Signal) -> Result<Self> {
         let root = match account {
             Some(account) => account.temporary_root()?,
@@ -59,9 +71,18 @@ impl Server {
         Ok(Self {
             what,
             account,
+            command: Command::new("false"),
+            stdout: None,
             child: None,
             guard,
         })
+    }
+
+    /// Says what to run: program, arguments, environment and current folder are used, its stdin is
+    /// empty. Its output goes to the log; with `stdout`, that goes to this file of the folder.
+    pub(crate) fn set_command(&mut self, command: Command, stdout: Option<&'static str>) {
+        self.command = command;
+        self.stdout = stdout;
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -89,18 +110,20 @@ impl Server {
         Ok(file)
     }
 
-    /// Starts the program of `command` (its arguments, environment and current folder are used,
-    /// its stdin is empty); its output goes to the log, or, with `stdout`, to that file of the
-    /// folder.
-    pub(crate) fn launch(&mut self, command: &Command, stdout: Option<&str>) -> Result<()> {
+    /// Starts the stopped or killed process and does not wait until it answers.
+    ///
+    /// # Errors
+    /// When it runs already or cannot be started.
+    pub fn launch(&mut self) -> Result<()> {
         if self.is_running() {
             bail!("{} runs already", self.what);
         }
         let log = self.open_log(&self.log_file())?;
-        let output = match stdout {
+        let output = match self.stdout {
             Some(name) => self.open_log(&self.folder().join(name))?,
             None => log.try_clone()?,
         };
+        let command = &self.command;
         let mut launcher = Command::new("sh");
         launcher
             .args(["-c", LAUNCHER, "launch"])
@@ -131,7 +154,7 @@ impl Server {
     }
 
     /// Whether the process runs; paused counts as running.
-    pub(crate) fn is_running(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         matches!(self.exit_status(), Ok(None))
     }
 
@@ -156,7 +179,7 @@ impl Server {
     ///
     /// # Errors
     /// When the process does not run.
-    pub(crate) fn pid(&mut self) -> Result<u32> {
+    pub fn pid(&mut self) -> Result<u32> {
         match (self.is_running(), self.child.as_ref()) {
             (true, Some(child)) => Ok(child.id()),
             _ => bail!("{} does not run\n{}", self.what, self.log_tail()),
@@ -186,8 +209,12 @@ impl Server {
         }
     }
 
-    /// SIGKILL to the process and all its children; returns when all are gone.
-    pub(crate) async fn kill9(&mut self) -> Result<()> {
+    /// `kill -9` of the process and all its children. Returns when all are gone, so that it can be
+    /// started again at once.
+    ///
+    /// # Errors
+    /// When the process does not run.
+    pub async fn kill9(&mut self) -> Result<()> {
         let pid = self.pid()?;
         // Stopped, it can start no child between the look at the process table and the kill.
         send(Signal::Stop, &[pid])?;
@@ -212,15 +239,22 @@ impl Server {
         Ok(())
     }
 
-    /// SIGSTOP to the process and all its children: they keep their sockets and answer nothing.
-    pub(crate) fn pause(&mut self) -> Result<()> {
+    /// Stops the process and all its children without ending them: connections stay, nothing
+    /// answers.
+    ///
+    /// # Errors
+    /// When the process does not run.
+    pub fn pause(&mut self) -> Result<()> {
         let pid = self.pid()?;
         send(Signal::Stop, &[pid])?;
         send(Signal::Stop, &family(pid))
     }
 
-    /// SIGCONT, undoing [`Server::pause`].
-    pub(crate) fn resume(&mut self) -> Result<()> {
+    /// Lets a paused process and its children go on.
+    ///
+    /// # Errors
+    /// When the process does not run.
+    pub fn resume(&mut self) -> Result<()> {
         let pid = self.pid()?;
         let mut family = family(pid);
         family.reverse();
@@ -237,8 +271,10 @@ impl Server {
         Ok(status)
     }
 
-    /// All that the process has written to the log, over all its starts.
-    pub(crate) fn log_text(&self) -> String {
+    /// All that the process has written to its log, over all its starts; for a program that is
+    /// its stderr.
+    #[must_use]
+    pub fn log_text(&self) -> String {
         self.text_of("log")
     }
 
@@ -249,13 +285,43 @@ impl Server {
     }
 
     /// The end of the log, for an error.
-    pub(crate) fn log_tail(&self) -> String {
+    #[must_use]
+    pub fn log_tail(&self) -> String {
         let text = self.log_text();
         let lines: Vec<&str> = text.lines().collect();
         let first = lines.len().saturating_sub(LOG_TAIL_LINES);
         let tail = lines.get(first..).unwrap_or_default();
         format!("its log ends:\n  {}", tail.join("\n  "))
     }
+}
+
+/// A server program that can be asked whether it serves.
+pub(crate) trait Service: Send + Sync {
+    /// Its process.
+    fn server(&mut self) -> &mut Server;
+
+    /// Done when it serves. Called again and again while it starts.
+    fn ping(&self) -> impl Future<Output = Result<Progress<()>>> + Send;
+}
+
+/// Waits until a launched service serves.
+///
+/// # Errors
+/// When it ended instead, or time runs out; the error quotes the end of its log.
+pub(crate) async fn wait_ready(service: &mut impl Service, limit: Duration) -> Result<()> {
+    let what = format!("{} to answer", service.server().what);
+    let mut patience = Patience::new(limit, &what);
+    while service.server().is_running() {
+        let answer = patience.look(service.ping()).await;
+        if answer
+            .with_context(|| service.server().log_tail())?
+            .is_some()
+        {
+            return Ok(());
+        }
+    }
+    let server = service.server();
+    bail!("{} ended at its start\n{}", server.what, server.log_tail());
 }
 
 impl Drop for Server {

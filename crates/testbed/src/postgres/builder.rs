@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Postgres, SUPERUSER, append, setting};
+use super::{Postgres, SUPERUSER, append, server_command, setting};
 use crate::account::Account;
 use crate::artifacts::PgVersion;
 use crate::cache;
@@ -142,8 +142,8 @@ impl PostgresBuilder {
         template: &Path,
     ) -> Result<Postgres> {
         let port = ReservedPort::pick()?;
-        let what = format!("PostgreSQL {}", self.version);
-        let server = Server::new(what, Some(account), Signal::Quit)?;
+        let what = format!("PostgreSQL {} on port {}", self.version, port.number());
+        let mut server = Server::new(what, Some(account), Signal::Quit)?;
         let data = server.folder().join("data");
         let mut copy = Command::new("cp");
         copy.arg("-Rp").arg(template.join("data")).arg(&data);
@@ -170,6 +170,8 @@ impl PostgresBuilder {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
             account.give(&path)?;
         }
+        let command = server_command(&programs.postgres, server.folder());
+        server.set_command(command, None);
         let mut postgres = Postgres {
             version: self.version,
             program: programs.postgres.clone(),
