@@ -14,7 +14,10 @@
 //!    [`Postgres::start_again`], so that clients can find it again.
 //! 4. Nothing is awaited without a deadline.
 //!
-//! Process controls (kill, pause, resume, log) are those of [`Server`] for all of them.
+//! Beside single servers there are [`NatsCluster`], three nats-servers that are one,
+//! [`Postgres::start_standby`] with [`Postgres::promote`], and [`Proxy`], which stands before a
+//! server of either sort and does to its connections what networks do. Process controls (kill,
+//! pause, resume, log) are those of [`Server`] for all of them.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -33,6 +36,7 @@
 mod account;
 mod artifacts;
 mod cache;
+mod cluster;
 mod guard;
 mod install;
 mod nats;
@@ -40,16 +44,19 @@ mod ports;
 mod postgres;
 mod process;
 mod program;
+mod proxy;
 mod server;
 mod stream;
 mod versions;
 mod wait;
 
 pub use artifacts::{NatsVersion, PgVersion};
+pub use cluster::NatsCluster;
 pub use install::prefetch;
 pub use nats::{Nats, NatsBuilder};
 pub use postgres::{Postgres, PostgresBuilder, StopMode};
 pub use program::{Program, ProgramBuilder};
+pub use proxy::{Direction, Fault, Proxy};
 pub use server::Server;
 pub use stream::{StoredMessage, message_count, read_all, scan};
 pub use versions::{VersionsUnderTest, versions_under_test};

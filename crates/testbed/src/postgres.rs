@@ -20,6 +20,7 @@ use crate::wait::Progress;
 pub use builder::PostgresBuilder;
 
 mod builder;
+mod standby;
 
 /// The superuser of every server; trusted on the Unix socket.
 const SUPERUSER: &str = "postgres";
