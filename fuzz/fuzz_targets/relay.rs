@@ -211,6 +211,7 @@ impl Bench {
                 timeline: 1,
                 switch_lsn: Lsn::new(300),
             }],
+            log_end: Lsn::new(self.lsn + input.small()),
             confirmed_flush: Lsn::new(1),
         };
         self.relay.handle_session_started(self.now, start);

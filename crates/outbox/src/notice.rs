@@ -96,6 +96,19 @@ pub enum Notice {
         /// Why not.
         detail: &'static str,
     },
+    /// The stream's last message stands where this server's log has not come to yet.
+    #[error(
+        "the stream's last message names position {position}, but this server's log ends at \
+         {log_end}: another server wrote it, of which this one is a copy made earlier (restored \
+         or cloned). Its rows beyond the copy are not in this database. Slot and duplicate window \
+         decide; do not let both servers stream"
+    )]
+    BeyondLogEnd {
+        /// The position that the stream names.
+        position: Position,
+        /// Where this server's log ends.
+        log_end: pgoutput::Lsn,
+    },
     /// The stream holds messages of a timeline that this server has left.
     #[error(
         "the stream holds messages of timeline {timeline} up to {position}, beyond the promotion \
@@ -193,6 +206,7 @@ impl Notice {
             | Self::NoResumePoint { .. }
             | Self::IdsOnlyUniqueInTable { .. } => Level::Warn,
             Self::ResumeVoid { .. }
+            | Self::BeyondLogEnd { .. }
             | Self::Orphans { .. }
             | Self::SecondWriter { .. }
             | Self::BrokerLost { .. }

@@ -2,7 +2,8 @@
 
 use pgoutput::Lsn;
 
-use crate::Source;
+use crate::broker::StoredRow;
+use crate::{Position, Source};
 
 /// The beginning of a replication session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +12,9 @@ pub struct SessionStart {
     pub source: Source,
     /// The forks that led to the server's timeline, oldest first (TIMELINE_HISTORY).
     pub forks: Vec<Fork>,
+    /// The end of the server's log on disk (its flush position), read once the slot was ours.
+    /// A walsender sends only what is flushed, so no row of this server stands at or beyond it.
+    pub log_end: Lsn,
     /// The slot's confirmed_flush_lsn before the session began.
     pub confirmed_flush: Lsn,
 }
@@ -22,6 +26,61 @@ pub struct Fork {
     pub timeline: u32,
     /// Where it was left: what that timeline holds beyond belongs to another history.
     pub switch_lsn: Lsn,
+}
+
+impl Fork {
+    /// Whether the history that goes on behind this fork has the transaction.
+    fn holds(&self, position: Position) -> bool {
+        position.commit_lsn < self.switch_lsn
+    }
+}
+
+/// What a stored message of ours is to the server of a session, going by its position alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It may stand in this server's log.
+    Held,
+    /// Another server, database or slot wrote it.
+    OtherLog,
+    /// This server's history left its timeline before it: an orphan.
+    Orphan(Fork),
+    /// This server never was on its timeline.
+    OtherTimeline,
+    /// This server's log does not reach so far.
+    BeyondLogEnd,
+}
+
+impl SessionStart {
+    /// Where a stored message stands. `log_end` is the end of the log as far as it is known by
+    /// now.
+    ///
+    /// A message beyond `log_end` was never sent by this server, and that needs no waiting to see:
+    /// a walsender reads the log only up to the flush position (`WalSndWaitForWal` in PostgreSQL's
+    /// source), so the commit record of every row that was ever sent was on disk then. A crash
+    /// takes nothing off the disk: recovery replays the log to its end, and what was flushed is
+    /// flushed still, with `synchronous_commit` off too. Only another history has a shorter log: a
+    /// backup that was restored, a copy of the data directory, a disk that lied about its flush.
+    pub(crate) fn standing(&self, row: &StoredRow, log_end: Lsn) -> Standing {
+        if !row.source.same_log(&self.source) {
+            return Standing::OtherLog;
+        }
+        if row.source.timeline == self.source.timeline {
+            return if row.position.commit_lsn < log_end {
+                Standing::Held
+            } else {
+                Standing::BeyondLogEnd
+            };
+        }
+        let fork = self
+            .forks
+            .iter()
+            .find(|fork| fork.timeline == row.source.timeline);
+        match fork {
+            Some(fork) if fork.holds(row.position) => Standing::Held,
+            Some(fork) => Standing::Orphan(*fork),
+            None => Standing::OtherTimeline,
+        }
+    }
 }
 
 /// A standby status update to send (PostgreSQL manual, "Streaming Replication Protocol").

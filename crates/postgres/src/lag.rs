@@ -154,7 +154,20 @@ impl Control {
     /// # Errors
     /// A broken connection, or the server's error; a standby has no such position.
     pub async fn wal_insert_position(&self) -> Result<Lsn, PgError> {
-        let sql = "SELECT pg_current_wal_insert_lsn()::text AS position";
+        self.position("SELECT pg_current_wal_insert_lsn()::text AS position")
+            .await
+    }
+
+    /// The end of the server's log on disk.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error; a standby has no such position.
+    pub async fn wal_flush_position(&self) -> Result<Lsn, PgError> {
+        self.position("SELECT pg_current_wal_flush_lsn()::text AS position")
+            .await
+    }
+
+    async fn position(&self, sql: &str) -> Result<Lsn, PgError> {
         let row = self.client().query_one(sql, &[]).await?;
         Ok(lsn(&row, "position")?.unwrap_or_default())
     }

@@ -12,7 +12,7 @@ use crate::Position;
 use crate::broker::{EpochStart, StoredRow, Tail, Writers, same_id};
 use crate::notice::{EpochReason, Notice};
 use crate::render::Rendered;
-use crate::source::SessionStart;
+use crate::source::{SessionStart, Standing};
 
 use super::broker::Broker;
 use super::window::RowState;
@@ -94,7 +94,7 @@ impl Relay {
             return;
         }
         self.resume = Resume::Settled;
-        let careful = match resume_row(session, start, self.void_tail) {
+        let careful = match resume_row(session, start, self.void_tail, self.log_end()) {
             ResumePoint::At(row) => {
                 let row = row.clone();
                 self.resume_at(now, row);
@@ -262,6 +262,7 @@ fn resume_row<'a>(
     session: &SessionStart,
     start: &'a EpochStart,
     void_tail: Option<u64>,
+    log_end: pgoutput::Lsn,
 ) -> ResumePoint<'a> {
     if start.writers == Writers::Shared {
         return ResumePoint::None;
@@ -281,27 +282,23 @@ fn resume_row<'a>(
     if void_tail == Some(row.sequence) {
         return ResumePoint::Unknown(None);
     }
-    if !row.source.same_log(&session.source) {
-        let detail = "its last message comes from another server, database or slot";
-        return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
-    }
-    if row.source.timeline == session.source.timeline {
-        return ResumePoint::At(row);
-    }
-    let fork = session
-        .forks
-        .iter()
-        .find(|fork| fork.timeline == row.source.timeline);
-    match fork {
-        Some(fork) if row.position.commit_lsn < fork.switch_lsn => ResumePoint::At(row),
-        Some(fork) => ResumePoint::Unknown(Some(Notice::Orphans {
-            timeline: fork.timeline,
-            position: row.position,
-            switch_lsn: fork.switch_lsn,
-        })),
-        None => {
-            let detail = "its last message comes from a timeline that this server never was on";
-            ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }))
+    let position = row.position;
+    let notice = match session.standing(row, log_end) {
+        Standing::Held => return ResumePoint::At(row),
+        Standing::OtherLog => {
+            let detail = "its last message comes from another server, database or slot";
+            Notice::NoResumePoint { detail }
         }
-    }
+        Standing::Orphan(fork) => Notice::Orphans {
+            timeline: fork.timeline,
+            position,
+            switch_lsn: fork.switch_lsn,
+        },
+        Standing::OtherTimeline => {
+            let detail = "its last message comes from a timeline that this server never was on";
+            Notice::NoResumePoint { detail }
+        }
+        Standing::BeyondLogEnd => Notice::BeyondLogEnd { position, log_end },
+    };
+    ResumePoint::Unknown(Some(notice))
 }

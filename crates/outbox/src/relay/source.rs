@@ -80,6 +80,17 @@ impl Session {
         matches!(self, Self::Up(_))
     }
 
+    /// The end of the server's log as far as the session shows it; it grows.
+    pub(super) fn log_end(&self) -> Lsn {
+        match self {
+            Self::Up(live) => {
+                let open = live.open.map(|open| open.commit_lsn.as_u64() + 1);
+                live.start.log_end.max(Lsn::new(open.unwrap_or_default()))
+            }
+            _ => Lsn::ZERO,
+        }
+    }
+
     pub(super) fn start(&self) -> Option<&SessionStart> {
         match self {
             Self::Up(live) => Some(&live.start),
@@ -191,6 +202,11 @@ impl Relay {
     #[must_use]
     pub const fn parting_confirmation(&self) -> Option<Lsn> {
         self.parting
+    }
+
+    /// The end of the server's log as far as it is known: what it sent is flushed.
+    pub(super) fn log_end(&self) -> Lsn {
+        self.session.log_end().max(self.ledger.received())
     }
 
     fn forget_session(&mut self, now: Instant) {

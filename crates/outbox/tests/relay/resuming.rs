@@ -260,6 +260,54 @@ fn a_shared_stream_has_no_tail_to_go_by() {
     assert_eq!(bench.take_sent_ids(), ["a", "b"]);
 }
 
+#[test]
+fn a_tail_beyond_the_end_of_the_log_is_void_at_once() {
+    let begun = |log_end| {
+        let session = outbox::SessionStart {
+            log_end: Lsn::new(log_end),
+            ..session_start()
+        };
+        let start = stream(tail_at(position(200, 0), "z"));
+        Bench::start(settings(), Some(session), Some(start))
+    };
+    let beyond = |notice: &Notice| matches!(notice, Notice::BeyondLogEnd { .. });
+    let mut bench = begun(200);
+    assert!(bench.noticed(beyond));
+    bench.transaction(100, &[("a", "1")]);
+    assert_eq!(bench.take_sent_ids(), ["a"]);
+    assert_eq!(bench.relay.snapshot().counters.skipped, 0);
+    // A commit record at 200 ends behind it, so it is whole in a log that ends at 201.
+    let mut bench = begun(201);
+    assert!(!bench.noticed(beyond));
+    bench.transaction(100, &[("a", "1")]);
+    assert!(bench.take_sent_ids().is_empty());
+}
+
+#[test]
+fn what_the_session_itself_stored_is_never_beyond_the_end_of_the_log() {
+    let session = outbox::SessionStart {
+        log_end: Lsn::new(1),
+        ..session_start()
+    };
+    let mut bench = Bench::start(settings(), Some(session), Some(stream(Tail::Empty)));
+    bench.wal(300, wire::begin(300));
+    bench.describe();
+    bench.row("a", "1");
+    bench.row("b", "1");
+    let sent = bench.take_sent();
+    sent.iter().for_each(|row| bench.store(row));
+    bench.end_epoch(EpochEnd::Disconnected {
+        detail: "gone".to_owned(),
+    });
+    bench.advance(1_000);
+    assert!(!bench.noticed(|notice| matches!(notice, Notice::BeyondLogEnd { .. })));
+    assert_eq!(
+        bench.questions().len(),
+        2,
+        "each is looked for at its place"
+    );
+}
+
 fn promoted(switch_lsn: u64, tail: StoredRow) -> Bench {
     let mut session = session_start();
     session.source.timeline = 2;

@@ -155,6 +155,38 @@ impl Database {
         }
     }
 
+    /// The end of the log; everything in it is flushed.
+    pub(crate) const fn log_end(&self) -> Lsn {
+        Lsn::new(self.wal_end)
+    }
+
+    /// The server is replaced by a copy of it made earlier, with nothing written since. What is
+    /// written from now on stands at places that the stream has seen. Returns the rows that are
+    /// gone.
+    pub(crate) fn restore(&mut self, rng: &mut Rng) -> Vec<(Position, String)> {
+        let from = rng.below(self.transactions.len() as u64 + 1) as usize;
+        let gone: Vec<_> = self
+            .transactions
+            .split_off(from)
+            .into_iter()
+            .flat_map(|transaction| transaction.rows)
+            .map(|row| (row.position, row.id))
+            .collect();
+        let end = self
+            .transactions
+            .last()
+            .map_or(1_000, |last| last.end_lsn.as_u64());
+        self.wal_end = end;
+        self.confirmed = self.confirmed.min(Lsn::new(end));
+        self.durable = self.durable.min(self.confirmed);
+        if rng.chance(300) {
+            // The sequence went back with its server: the next ids were handed out before.
+            let number = |row: &Row| row.id[1..].parse().unwrap_or(0);
+            self.rows = self.rows().map(number).max().unwrap_or(0);
+        }
+        gone
+    }
+
     /// The index of the first transaction that the slot has not forgotten.
     pub(crate) fn first_unconfirmed(&self) -> usize {
         self.transactions

@@ -61,6 +61,7 @@ pub(crate) fn session_start() -> SessionStart {
     SessionStart {
         source: source(),
         forks: Vec::new(),
+        log_end: Lsn::new(1_000_000),
         confirmed_flush: Lsn::new(1),
     }
 }

@@ -182,6 +182,11 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
         Err(error) => return Err(start_fault(&control, &pg.slot, &error).await),
     };
     refuse_to_hold_up_commits(&control, &pg.slot).await?;
+    // Until the slot was ours its holder may have been sent rows that were flushed after
+    // IDENTIFY_SYSTEM. Should the control connection have met another server of a failover, the
+    // greater of the two only makes a stale tail known later.
+    let flushed = control.wal_flush_position().await;
+    let flushed = flushed.map_err(|error| fault_of(&error))?;
     let start = SessionStart {
         source: Source {
             system_identifier: identity.system_identifier,
@@ -198,6 +203,7 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
                 switch_lsn: fork.switch_lsn,
             })
             .collect(),
+        log_end: identity.wal_position.max(flushed),
         confirmed_flush,
     };
     Ok(Opened {

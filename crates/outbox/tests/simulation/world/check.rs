@@ -25,6 +25,7 @@ pub(crate) struct Summary {
     pub(crate) forgotten: u64,
     pub(crate) spoiled_tails: u64,
     pub(crate) replaced_servers: u64,
+    pub(crate) restored_servers: u64,
     pub(crate) zombie_publishes: u64,
     pub(crate) lost_publishes: u64,
     pub(crate) overloads: u64,
@@ -35,7 +36,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    fn fields(&mut self) -> [&mut u64; 21] {
+    fn fields(&mut self) -> [&mut u64; 22] {
         [
             &mut self.histories,
             &mut self.rows,
@@ -51,6 +52,7 @@ impl Summary {
             &mut self.forgotten,
             &mut self.spoiled_tails,
             &mut self.replaced_servers,
+            &mut self.restored_servers,
             &mut self.zombie_publishes,
             &mut self.lost_publishes,
             &mut self.overloads,

@@ -111,7 +111,13 @@ impl World {
         self.note(|| "fault: the server is replaced by a clone".to_owned());
         self.summary.replaced_servers += 1;
         self.forget_events(|event| matches!(event, Event::Parked { .. }));
-        self.orphans.extend(self.database.replace(&mut self.rng));
+        let gone = if self.rng.chance(500) {
+            self.summary.restored_servers += 1;
+            self.database.restore(&mut self.rng)
+        } else {
+            self.database.replace(&mut self.rng)
+        };
+        self.orphans.extend(gone);
         self.highest_status = self.highest_status.min(self.database.confirmed);
         self.checked = self.checked.min(self.database.first_unconfirmed());
         self.cut_session();

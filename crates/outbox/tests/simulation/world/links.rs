@@ -41,6 +41,7 @@ impl World {
         let start = SessionStart {
             source: source(),
             forks: Vec::new(),
+            log_end: self.database.log_end(),
             confirmed_flush,
         };
         self.relay.handle_session_started(now, start);
