@@ -5,13 +5,21 @@
 //! complete (it is made beside it and renamed), and one process at a time makes it (a lock file),
 //! so concurrent tests neither race nor fetch twice.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::account::{Account, is_writable};
+
+/// How long another process may take to make a folder that this one waits for: longer than all that
+/// making one may take (`install.rs`).
+const MADE_ELSEWHERE_LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// How often it is looked whether the other process is done.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The folders in which servers are looked for, the preferred first.
 pub(crate) fn roots(account: Account) -> Vec<PathBuf> {
@@ -46,16 +54,17 @@ pub(crate) fn writable_root(account: Account) -> Result<PathBuf> {
 }
 
 fn make_root(root: &Path, account: Account) -> Result<()> {
-    fs::create_dir_all(root).context("cannot be made")?;
-    let meta = fs::metadata(root)?;
-    if meta.uid() == account.own_uid {
+    if let Some(parent) = root.parent() {
+        fs::create_dir_all(parent).context("cannot be made")?;
+    }
+    match DirBuilder::new().mode(0o755).create(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.context("cannot be made")?,
+    }
+    check_owner(root, account)?;
+    if fs::symlink_metadata(root)?.uid() == account.own_uid {
+        // A umask may have taken rights that the servers' account needs.
         fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
-    } else if std::env::temp_dir()
-        .canonicalize()
-        .is_ok_and(|tmp| root.starts_with(tmp))
-    {
-        // Anyone can make a folder of this name in /tmp and put a program of theirs into it.
-        bail!("belongs to uid {}, not to us", meta.uid());
     }
     if !is_writable(root) {
         bail!("is not writable");
@@ -65,6 +74,32 @@ fn make_root(root: &Path, account: Account) -> Result<()> {
             "cannot be entered by uid {}, as which the servers run",
             account.server_uid()
         );
+    }
+    Ok(())
+}
+
+/// Whether nobody but us (and root, who can do anything) can have put something into this root.
+///
+/// Programs in it are run as we are, also as root, and anyone can make a folder of its name in
+/// /tmp.
+///
+/// # Errors
+/// Says whose it is, or who may write to it; when there is no such folder.
+pub(crate) fn check_owner(root: &Path, account: Account) -> Result<()> {
+    // Not `metadata`: a link can lead to a folder of ours today, and elsewhere tomorrow.
+    let meta = fs::symlink_metadata(root)?;
+    if !meta.is_dir() {
+        bail!("is not a folder");
+    }
+    is_trusted(meta.uid(), meta.permissions().mode(), account.own_uid)
+}
+
+fn is_trusted(owner_uid: u32, mode: u32, own_uid: u32) -> Result<()> {
+    if owner_uid != own_uid && owner_uid != 0 {
+        bail!("belongs to uid {owner_uid}, not to us");
+    }
+    if mode & 0o022 != 0 {
+        bail!("can be written to by others (mode {:o})", mode & 0o777);
     }
     Ok(())
 }
@@ -90,7 +125,7 @@ pub(crate) fn make_once(
     let lock_path = parent.join(format!(".{name}.lock"));
     let lock =
         File::create(&lock_path).with_context(|| format!("cannot make {}", lock_path.display()))?;
-    lock.lock()
+    lock_within(&lock, MADE_ELSEWHERE_LIMIT)
         .with_context(|| format!("cannot lock {}", lock_path.display()))?;
     if wanted.exists() {
         return Ok(wanted);
@@ -106,6 +141,21 @@ pub(crate) fn make_once(
     fs::rename(&content, &wanted)
         .with_context(|| format!("cannot move the new folder to {}", wanted.display()))?;
     Ok(wanted)
+}
+
+/// Locks a file; another process may hold it so long.
+fn lock_within(file: &File, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                bail!("another process has held it for {limit:?}");
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL_INTERVAL),
+        }
+    }
 }
 
 /// Makes a folder that everyone may enter, whatever our umask.
@@ -141,6 +191,47 @@ mod tests {
             }
         });
         assert_eq!(fills.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_not_awaited_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || File::create(folder.path().join("lock")).unwrap();
+        let (first, second) = (open(), open());
+        lock_within(&first, Duration::ZERO).unwrap();
+        let error = lock_within(&second, Duration::from_millis(60)).unwrap_err();
+        assert!(error.to_string().contains("60ms"), "{error}");
+        first.unlock().unwrap();
+        lock_within(&second, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn only_folders_of_ours_that_nobody_else_can_write_to_are_trusted() {
+        let said = |owner, mode| is_trusted(owner, mode, 1000).err().map(|e| e.to_string());
+        assert_eq!(said(1000, 0o40_755), None);
+        assert_eq!(said(0, 0o40_755), None);
+        assert!(said(1001, 0o40_755).unwrap().contains("uid 1001"));
+        assert!(said(1000, 0o40_775).unwrap().contains("775"));
+        assert!(said(0, 0o40_757).unwrap().contains("757"));
+        assert!(is_trusted(1000, 0o40_755, 0).is_err(), "root trusts itself");
+    }
+
+    #[test]
+    fn a_root_that_others_can_write_to_or_replace_is_neither_read_nor_written() {
+        let account = Account::current().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let root = folder.path().join("testbed");
+        assert!(check_owner(&root, account).is_err(), "there is none yet");
+        make_root(&root, account).unwrap();
+        check_owner(&root, account).unwrap();
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(check_owner(&root, account).is_err());
+        assert!(make_root(&root, account).is_err());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(check_owner(&link, account).is_err());
+        assert!(make_root(&link, account).is_err());
     }
 
     #[test]

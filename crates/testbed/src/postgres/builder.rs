@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -11,7 +12,8 @@ use super::{Postgres, SUPERUSER, append, server_command, setting};
 use crate::account::Account;
 use crate::artifacts::PgVersion;
 use crate::cache;
-use crate::install::{PostgresPrograms, find_postgres, run};
+use crate::command::run_within;
+use crate::install::{PostgresPrograms, find_postgres};
 use crate::ports::ReservedPort;
 use crate::process::Signal;
 use crate::server::Server;
@@ -21,6 +23,9 @@ const PORT_TRIES_MAX: u32 = 5;
 
 /// File names have at most 255 bytes; this leaves room for what is put around it meanwhile.
 const TEMPLATE_NAME_MAX_BYTES: usize = 200;
+
+/// How long initdb, or a copy of what it made, may take: a second or two on an idle machine.
+const CLUSTER_LIMIT: Duration = Duration::from_secs(3 * 60);
 
 /// Set on every server, before what the test sets.
 ///
@@ -148,7 +153,7 @@ impl PostgresBuilder {
         let mut copy = Command::new("cp");
         copy.arg("-Rp").arg(template.join("data")).arg(&data);
         account.apply(&mut copy);
-        tokio::task::spawn_blocking(move || run(&mut copy)).await??;
+        tokio::task::spawn_blocking(move || run_within(&mut copy, CLUSTER_LIMIT)).await??;
 
         let socket_folder = server.folder().display().to_string();
         let mut configuration = String::from(DEFAULT_CONFIGURATION);
@@ -211,6 +216,6 @@ fn template(programs: &PostgresPrograms, account: Account) -> Result<PathBuf> {
             .env("TZ", "UTC");
         command.env_remove("PGDATA");
         account.apply(&mut command);
-        run(&mut command)
+        run_within(&mut command, CLUSTER_LIMIT)
     })
 }
