@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use postrider_testbed as testbed;
@@ -17,6 +18,10 @@ use testbed::{Nats, Postgres, Program, Progress, wait_until};
 /// Tells the test `in_a_process_of_its_own` what to do; without it, it does nothing.
 const ROLE_VARIABLE: &str = "TESTBED_TEST_ROLE";
 const ROLE_TEST: &str = "in_a_process_of_its_own";
+
+/// How long the owner may take to start its servers, and the guards to clean up after it: seconds
+/// on an idle machine, and a guard's own limits add up to 5 s.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An account that every Linux system has.
 const NOBODY: u32 = 65_534;
@@ -87,7 +92,7 @@ async fn a_dropped_handle_leaves_nothing_even_when_paused() {
 
 #[tokio::test]
 async fn a_panic_leaves_nothing() {
-    let (sender, receiver) = std::sync::mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let doomed = tokio::spawn(async move {
         let (mut postgres, mut nats, mut program) = start_all().await;
         sender
@@ -101,9 +106,11 @@ async fn a_panic_leaves_nothing() {
 
 #[tokio::test]
 async fn kill_9_of_the_owner_leaves_nothing() {
+    // Its stdin ends when we do, however that comes about, and it ends then.
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", ROLE_TEST, "--nocapture"])
         .env(ROLE_VARIABLE, "hold")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -112,8 +119,7 @@ async fn kill_9_of_the_owner_leaves_nothing() {
         pids: Vec::new(),
         folders: Vec::new(),
     };
-    for line in BufReader::new(owner.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
+    for line in lines_of(&mut owner) {
         match line.split_once(' ') {
             Some(("pid", number)) => traces.pids.push(number.parse().unwrap()),
             Some(("folder", path)) => traces.folders.push(PathBuf::from(path)),
@@ -128,18 +134,28 @@ async fn kill_9_of_the_owner_leaves_nothing() {
     assert!(traces.pids.iter().all(|pid| is_alive(*pid)));
     owner.kill().unwrap();
     owner.wait().unwrap();
-    wait_until(
-        Duration::from_secs(10),
-        "the guards to clean up",
-        async || {
-            Ok(match traces.left() {
-                None => Progress::Done(()),
-                Some(left) => Progress::NotYet(format!("{left} is still there")),
-            })
-        },
-    )
+    wait_until(PATIENCE, "the guards to clean up", async || {
+        Ok(match traces.left() {
+            None => Progress::Done(()),
+            Some(left) => Progress::NotYet(format!("{left} is still there")),
+        })
+    })
     .await
     .unwrap();
+}
+
+/// What a child prints, as long as no line takes too long.
+fn lines_of(child: &mut Child) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    std::iter::from_fn(move || receiver.recv_timeout(PATIENCE).ok())
 }
 
 /// Root runs this very file as an ordinary user, with a home that does not exist.
@@ -192,7 +208,10 @@ async fn in_a_process_of_its_own() {
             println!("folder {}", folder.display());
         }
         println!("ready");
-        std::future::pending::<()>().await;
+        // Killed by the test, or ended with it.
+        let mut nothing = Vec::new();
+        std::io::stdin().read_to_end(&mut nothing).unwrap();
+        return;
     }
     postgres.kill9().await.unwrap();
     postgres.start_again().await.unwrap();
