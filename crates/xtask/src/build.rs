@@ -13,7 +13,7 @@ use crate::steps::cargo;
 ///
 /// # Errors
 /// When it does not build.
-pub(super) fn postrider() -> Result<PathBuf> {
+pub(crate) fn postrider() -> Result<PathBuf> {
     let arguments = [
         "build",
         "-p",

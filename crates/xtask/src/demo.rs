@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 
-mod build;
 mod crash;
 mod keep;
 mod line;
@@ -20,6 +19,7 @@ mod shop;
 mod stage;
 mod story;
 
+use crate::build;
 use line::Line;
 use stage::Servers;
 
