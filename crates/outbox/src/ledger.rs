@@ -28,6 +28,14 @@
 //! 5. While rows are skipped because the stream is believed to hold them, the ledger is on hold:
 //!    nothing more is settled until the belief has been proved.
 //!
+//! # Why the queue is bounded
+//!
+//! A PostgreSQL 14 sends Begin and Commit of every transaction of its database, and all versions
+//! send those whose rows are skipped, while one row may wait for hours. So an entry without rows
+//! that closes behind another settled one becomes a part of it. What is left in the queue are
+//! entries that had rows of the window, which is bounded, at most one without rows behind each of
+//! them, and one that is open. On hold no row enters the window.
+//!
 //! The laws are asserted here in release builds too: a process that would break one must die before
 //! the next status update leaves it, as the slot cannot take a confirmation back.
 
@@ -66,6 +74,13 @@ struct Entry {
     outstanding: u64,
     /// Commit time on the server's clock, microseconds since 1970; `None` for keepalives.
     commit_time_micros: Option<i64>,
+}
+
+impl Entry {
+    /// Whether it has ended and nothing of it is outstanding.
+    const fn is_silent(&self) -> bool {
+        self.end_lsn.is_some() && self.outstanding == 0
+    }
 }
 
 #[derive(Debug)]
@@ -176,8 +191,27 @@ impl Ledger {
         if let Some(entry) = self.queue.back_mut() {
             entry.end_lsn = Some(end_lsn);
         }
+        self.merge_newest();
         self.settle();
         Ok(())
+    }
+
+    /// Makes the newest entry a part of the one before it, if nothing is outstanding in either:
+    /// they are settled together anyhow. No row can name the entry that goes, as it counts none.
+    fn merge_newest(&mut self) {
+        let Some(last) = self.queue.len().checked_sub(1) else {
+            return;
+        };
+        let is_silent = |index: usize| self.queue.get(index).is_some_and(Entry::is_silent);
+        if !is_silent(last) || !last.checked_sub(1).is_some_and(is_silent) {
+            return;
+        }
+        if let Some(newest) = self.queue.pop_back()
+            && let Some(before) = self.queue.back_mut()
+        {
+            before.end_lsn = newest.end_lsn;
+            before.commit_time_micros = before.commit_time_micros.or(newest.commit_time_micros);
+        }
     }
 
     /// The server says that everything before `wal_end` has been sent.
@@ -186,8 +220,7 @@ impl Ledger {
             return;
         }
         self.received = wal_end;
-        let silent = |entry: &&mut Entry| entry.outstanding == 0 && entry.end_lsn.is_some();
-        match self.queue.back_mut().filter(silent) {
+        match self.queue.back_mut().filter(|entry| entry.is_silent()) {
             Some(entry) => entry.end_lsn = Some(wal_end),
             None => self.queue.push_back(Entry {
                 end_lsn: Some(wal_end),
@@ -319,6 +352,55 @@ mod tests {
         assert_eq!(ledger.settled(), Lsn::ZERO);
         ledger.release();
         assert_eq!(ledger.settled(), lsn(120));
+    }
+
+    #[test]
+    fn empty_transactions_are_one_entry_behind_a_row_and_on_hold() {
+        for on_hold in [false, true] {
+            let mut ledger = Ledger::new();
+            ledger.begin(lsn(100), 1).unwrap();
+            let row = (!on_hold).then(|| ledger.add_row().unwrap());
+            ledger.commit(lsn(100), lsn(110)).unwrap();
+            if on_hold {
+                ledger.hold();
+            }
+            for number in 1..=1_000 {
+                ledger.begin(lsn(1_000 * number), 2).unwrap();
+                ledger
+                    .commit(lsn(1_000 * number), lsn(1_000 * number + 10))
+                    .unwrap();
+                ledger.keepalive(lsn(1_000 * number + 20));
+            }
+            assert!(ledger.queue.len() <= 2, "{}", ledger.queue.len());
+            let before = if on_hold { lsn(110) } else { Lsn::ZERO };
+            assert_eq!(ledger.settled(), before);
+            if let Some(row) = row {
+                ledger.settle_row(row);
+            }
+            ledger.release();
+            assert_eq!(ledger.settled(), lsn(1_000_020));
+            assert!(ledger.is_clear());
+        }
+    }
+
+    #[test]
+    fn a_serial_stays_right_after_entries_were_merged() {
+        let mut ledger = Ledger::new();
+        ledger.begin(lsn(100), 1).unwrap();
+        let first = ledger.add_row().unwrap();
+        ledger.commit(lsn(100), lsn(110)).unwrap();
+        for commit in [200, 300] {
+            ledger.begin(lsn(commit), 2).unwrap();
+            ledger.commit(lsn(commit), lsn(commit + 10)).unwrap();
+        }
+        ledger.begin(lsn(400), 3).unwrap();
+        let second = ledger.add_row().unwrap();
+        ledger.commit(lsn(400), lsn(410)).unwrap();
+        ledger.settle_row(first);
+        assert_eq!(ledger.settled(), lsn(310));
+        assert_eq!(ledger.oldest_commit_time_micros(), Some(3));
+        ledger.settle_row(second);
+        assert_eq!(ledger.settled(), lsn(410));
     }
 
     #[test]
