@@ -19,15 +19,17 @@ use super::{Action, DeadLetter, Goal, OnPoison, Relay};
 /// Longest row id in a log line, in characters.
 const SHOWN_ID_CHARS: usize = 128;
 
-/// Most positions that a confirm delay keeps apart. More are merged into the newest, which delays
-/// a confirmation a little, never hastens it.
-const MAX_DELAYED_CONFIRMATIONS: usize = 256;
+/// Parts of a confirm delay within which positions are kept as one. They are due when the last of
+/// them would be, so a confirmation comes up to this part of the delay late, and never early; and
+/// no more than this many positions and two are kept.
+const CONFIRM_DELAY_PARTS: u32 = 256;
 
 /// Settled positions on their way to PostgreSQL.
 #[derive(Debug)]
 pub(super) struct Confirmations {
     confirmed: Lsn,
-    /// Settled positions that the confirm delay still holds back, with the time they are due.
+    /// Settled positions that the confirm delay still holds back, with the time they are due. Those
+    /// times lie further apart than a part of the delay.
     delayed: VecDeque<(Instant, Lsn)>,
     /// The position of the last status update.
     sent: Option<Lsn>,
@@ -65,10 +67,14 @@ impl Confirmations {
         }
         let newest = self.delayed.back().map_or(self.confirmed, |(_, lsn)| *lsn);
         if settled > newest {
-            if self.delayed.len() >= MAX_DELAYED_CONFIRMATIONS {
-                self.delayed.pop_back();
+            let due = now + delay;
+            match self.delayed.back_mut().filter(|(until, _)| due <= *until) {
+                Some((_, position)) => *position = settled,
+                None => {
+                    let until = due + delay / CONFIRM_DELAY_PARTS;
+                    self.delayed.push_back((until, settled));
+                }
             }
-            self.delayed.push_back((now + delay, settled));
         }
         while let Some((due, lsn)) = self.delayed.front()
             && *due <= now
@@ -352,5 +358,31 @@ fn outgoing(
         payload: row.message.payload.clone(),
         expected_last_sequence: sequence.map(|sequence| sequence - 1),
         settled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confirm_delay_is_kept_within_a_part_of_it_and_in_bounded_memory() {
+        let begin = Instant::now();
+        let delay = Duration::from_secs(10);
+        let late = delay / CONFIRM_DELAY_PARTS;
+        let mut state = Confirmations::new(begin);
+        let step = Duration::from_millis(1);
+        let mut most = 0;
+        for tick in 1..=60_000_u32 {
+            // One position each tick; its number is the time at which it was settled.
+            let now = begin + step * tick;
+            state.advance(now, Lsn::new(u64::from(tick)), delay);
+            most = most.max(state.delayed.len());
+            let confirmed = step * u32::try_from(state.confirmed.as_u64()).unwrap();
+            let age = step * tick - confirmed;
+            assert!(confirmed.is_zero() || age >= delay, "after {age:?}");
+            assert!(age <= delay + late + step, "after {age:?}");
+        }
+        assert!(most <= CONFIRM_DELAY_PARTS as usize + 2, "{most}");
     }
 }
