@@ -56,10 +56,6 @@ pub(super) struct Seen {
 }
 
 impl Broker {
-    pub(super) const fn is_up(&self) -> bool {
-        matches!(self, Self::Up(_))
-    }
-
     pub(super) fn start(&self) -> Option<&EpochStart> {
         match self {
             Self::Up(epoch) => Some(&epoch.start),

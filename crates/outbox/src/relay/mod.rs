@@ -101,8 +101,11 @@ enum Goal {
     /// Answer what is in flight, then stop.
     Drain { kind: StopKind, until: Instant },
     /// Answer what is in flight, then end with the fault that `failure` holds. Nothing is read any
-    /// more.
-    Fail { until: Instant },
+    /// more. `drain` is what was asked for beside it, to be gone back to if the session ends first.
+    Fail {
+        until: Instant,
+        drain: Option<StopKind>,
+    },
     /// Nothing more.
     Stopped,
 }
@@ -210,55 +213,83 @@ impl Relay {
     /// Ends with this fault, but first lets the rows before it be acked and confirmed: they may not
     /// fit the configuration that the rows behind it need.
     fn fail_after_draining(&mut self, now: Instant, fault: SourceFault) {
-        self.failure = Some(fault);
-        self.goal = Goal::Fail {
-            until: now + self.settings.drain_timeout,
+        let (until, drain) = match self.goal {
+            Goal::Drain { kind, until } => (until, Some(kind)),
+            _ => (now + self.settings.drain_timeout, None),
         };
+        self.failure = Some(fault);
+        self.goal = Goal::Fail { until, drain };
         self.check_goal(now);
     }
 
     fn begin_drain(&mut self, now: Instant, kind: StopKind) {
-        if self.goal == Goal::Stream {
-            self.goal = Goal::Drain {
+        self.goal = match self.goal {
+            Goal::Stream => Goal::Drain {
                 kind,
                 until: now + self.settings.drain_timeout,
-            };
-            self.check_goal(now);
-        }
+            },
+            Goal::Fail { until, drain: None } => Goal::Fail {
+                until,
+                drain: Some(kind),
+            },
+            Goal::Drain { .. } | Goal::Fail { .. } | Goal::Stopped => return,
+        };
+        self.check_goal(now);
     }
 
     /// Whether everything is done that the goal asks for; then says so.
     fn check_goal(&mut self, now: Instant) {
-        if self.goal == Goal::Stream
-            && let Some(target) = self.settings.caught_up_at
-            && self.confirmations.confirmed() >= target
-        {
-            self.begin_drain(now, StopKind::CaughtUp);
-            return;
-        }
-        if let Goal::Fail { until } = self.goal {
-            let stuck = !self.session.is_up() || !self.broker.is_up();
-            if (self.window.is_empty() || stuck || now >= until)
-                && let Some(fault) = self.failure.take()
-            {
-                self.goal = Goal::Stream;
-                self.fail_session(now, fault.kind, fault.detail);
+        match self.goal {
+            Goal::Stream => {
+                let target = self.settings.caught_up_at;
+                if target.is_some_and(|target| self.confirmations.confirmed() >= target) {
+                    self.begin_drain(now, StopKind::CaughtUp);
+                }
             }
-            return;
-        }
-        if let Goal::Drain { kind, until } = self.goal {
-            let idle = !self.ledger.is_open() && self.window.is_empty();
-            let stuck = !self.session.is_up() || !self.broker.is_up();
-            if idle || stuck || now >= until {
-                let left = self.window.unsettled();
-                let detail = if left == 0 {
-                    "drained: every row received is stored".to_owned()
-                } else {
-                    format!("stopping with {left} rows not acked yet; they will be sent again")
-                };
-                self.stop(kind, detail);
+            Goal::Drain { kind, until } => {
+                let idle = !self.ledger.is_open() && self.window.is_empty();
+                if idle || self.is_stuck(now) || now >= until {
+                    self.stop_drained(kind);
+                }
             }
+            Goal::Fail { until, drain } if !self.session.is_up() => {
+                // It ended by itself, with nothing left to confirm. A next session would meet the
+                // fault again.
+                self.failure = None;
+                match drain {
+                    Some(kind) => {
+                        self.goal = Goal::Drain { kind, until };
+                        self.check_goal(now);
+                    }
+                    None => self.goal = Goal::Stream,
+                }
+            }
+            Goal::Fail { until, .. } => {
+                if (self.window.is_empty() || self.is_stuck(now) || now >= until)
+                    && let Some(fault) = self.failure.take()
+                {
+                    self.fail_session(now, fault.kind, fault.detail);
+                }
+            }
+            Goal::Stopped => {}
         }
+    }
+
+    /// Whether waiting for PubAcks is in vain: without a session nothing can be confirmed, and
+    /// while the broker is given a pause nothing is sent. An epoch that is due or opening may yet
+    /// bring them.
+    fn is_stuck(&self, now: Instant) -> bool {
+        !self.session.is_up() || matches!(self.broker, Broker::Down { until } if until > now)
+    }
+
+    fn stop_drained(&mut self, kind: StopKind) {
+        let left = self.window.unsettled();
+        let detail = if left == 0 {
+            "drained: every row received is stored".to_owned()
+        } else {
+            format!("stopping with {left} rows not acked yet; they will be sent again")
+        };
+        self.stop(kind, detail);
     }
 
     fn stop(&mut self, kind: StopKind, detail: String) {

@@ -318,7 +318,7 @@ impl Relay {
         let ack = self.sent.oldest(&self.window);
         let ack = ack.map(|sent_at| sent_at + self.settings.ack_timeout);
         let drain = match self.goal {
-            Goal::Drain { until, .. } | Goal::Fail { until } => Some(until),
+            Goal::Drain { until, .. } | Goal::Fail { until, .. } => Some(until),
             Goal::Stream | Goal::Stopped => None,
         };
         [session, broker, ack, drain].into_iter().flatten().min()

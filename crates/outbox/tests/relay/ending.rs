@@ -1,7 +1,7 @@
 //! SIGTERM: rows in flight are awaited for a bounded time, nothing new begins.
 
-use super::support::{Bench, OUTBOX, columns, settings, wire};
-use crate::outbox::{EpochEnd, SourceFaultKind, StopKind, Writers};
+use super::support::{Bench, OUTBOX, api_error, columns, settings, wire};
+use crate::outbox::{Action, EpochEnd, SourceFaultKind, StopKind, Writers};
 
 #[test]
 fn an_idle_machine_stops_at_once() {
@@ -113,4 +113,109 @@ fn rows_before_a_table_fault_are_confirmed_with_the_closing_session() {
     assert_eq!(bench.stop().unwrap().0, StopKind::SlotLost);
     let parting = bench.relay.parting_confirmation().unwrap().as_u64();
     assert!((101..300).contains(&parting), "{parting}");
+}
+
+/// A bench whose epoch has ended for a poison row; the next one is being opened, and `b` waits.
+fn between_epochs() -> Bench {
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.transaction(100, &[("large", "1"), ("b", "1")]);
+    let (stream, sent) = (bench.stream.take(), bench.take_sent());
+    // Over the stream's limit.
+    bench.refuse(sent[0].token, api_error(400, 10_054));
+    assert_ne!(bench.relay.snapshot().state, "streaming");
+    bench.stream = stream;
+    bench
+}
+
+/// The epoch that is being opened begins.
+fn open_epoch(bench: &mut Bench) {
+    let (now, start) = (bench.now(), bench.stream.clone().unwrap());
+    bench.relay.handle_epoch_started(now, bench.epoch, start);
+    bench.pump();
+}
+
+#[test]
+fn an_epoch_that_changes_at_once_is_waited_for() {
+    let mut bench = between_epochs();
+    bench.shut_down();
+    assert_eq!(bench.stop(), None, "the next epoch is being opened");
+    bench.advance(300);
+    open_epoch(&mut bench);
+    let letter = bench.letters()[0].token;
+    bench.parked(letter);
+    bench.ack_all();
+    assert_eq!(bench.stop().unwrap().0, StopKind::Drained);
+    assert_eq!(bench.settled(), 110);
+
+    let mut bench = between_epochs();
+    bench.shut_down();
+    bench.advance(4_900);
+    assert_eq!(bench.stop(), None);
+    bench.advance(200);
+    let (kind, text) = bench.stop().unwrap();
+    assert_eq!(kind, StopKind::Drained);
+    assert!(text.contains("2 rows not acked"), "{text}");
+}
+
+#[test]
+fn rows_before_a_table_fault_are_waited_for_across_epochs_too() {
+    let mut bench = between_epochs();
+    bench.wal(300, wire::begin(300));
+    bench.wal(0, wire::relation(OUTBOX, "public", "renamed", &columns()));
+    assert_eq!(bench.stop(), None, "the next epoch is being opened");
+    open_epoch(&mut bench);
+    let letter = bench.letters()[0].token;
+    bench.parked(letter);
+    bench.ack_all();
+    assert_eq!(bench.stop().unwrap().0, StopKind::SlotLost);
+    let parting = bench.relay.parting_confirmation().unwrap().as_u64();
+    assert!((101..300).contains(&parting), "{parting}");
+}
+
+/// A bench that is ending for a table fault while row a is in flight.
+fn failing(shut_down_first: bool) -> Bench {
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.wal(300, wire::begin(300));
+    bench.describe();
+    bench.row("a", "1");
+    if shut_down_first {
+        bench.shut_down();
+    }
+    bench.wal(0, wire::relation(OUTBOX, "public", "renamed", &columns()));
+    assert_eq!(bench.stop(), None);
+    assert_eq!(bench.relay.snapshot().state, "draining");
+    bench.take_actions();
+    bench
+}
+
+#[test]
+fn a_shutdown_is_not_forgotten_for_a_table_fault() {
+    for shut_down_first in [true, false] {
+        let mut bench = failing(shut_down_first);
+        if !shut_down_first {
+            bench.shut_down();
+        }
+        bench.session = None;
+        bench.end_session(SourceFaultKind::Unreachable);
+        assert_eq!(bench.stop().unwrap().0, StopKind::Drained);
+        assert_eq!(bench.relay.parting_confirmation(), None);
+        assert!(!bench.actions.contains(&Action::CloseSession));
+    }
+}
+
+#[test]
+fn a_table_fault_whose_session_ended_is_met_again_in_the_next() {
+    let mut bench = failing(false);
+    bench.end_session(SourceFaultKind::Unreachable);
+    bench.advance(1_000);
+    assert_eq!(bench.stop(), None);
+    assert_eq!(bench.relay.snapshot().state, "streaming");
+    assert_eq!(bench.relay.parting_confirmation(), None);
+    assert!(!bench.actions.contains(&Action::CloseSession));
+    bench.wal(300, wire::begin(300));
+    bench.describe();
+    bench.row("a", "1");
+    bench.wal(0, wire::relation(OUTBOX, "public", "renamed", &columns()));
+    bench.ack_all();
+    assert_eq!(bench.stop().unwrap().0, StopKind::SlotLost);
 }

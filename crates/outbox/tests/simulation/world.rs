@@ -3,6 +3,7 @@
 mod check;
 mod faults;
 mod links;
+mod stopping;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -37,6 +38,7 @@ enum Event {
     ForeignWal,
     Checkpoint,
     Fault,
+    Sigterm,
     StreamHeals,
     SessionOpens {
         process: u64,
@@ -107,6 +109,8 @@ pub(crate) struct World {
     /// Rows of servers that were replaced by a clone which never had them.
     orphans: HashSet<(Position, String)>,
     summary: Summary,
+    /// The streamer was asked to stop, and has to be gone by then.
+    stop_by: Option<u64>,
 }
 
 impl World {
@@ -159,6 +163,7 @@ impl World {
                 histories: 1,
                 ..Summary::default()
             },
+            stop_by: None,
             rng,
         }
     }
@@ -189,6 +194,7 @@ impl World {
                 (_, None) => return Err("nothing is left to happen".to_owned()),
             }
             self.drive()?;
+            self.check_stop()?;
             if self.now > self.trouble_until && self.is_quiet() {
                 return self.finish();
             }
@@ -212,6 +218,12 @@ impl World {
         for _ in 0..self.rng.below(self.faults.most) {
             let at = self.rng.below(self.trouble_until);
             self.schedule_at(at, Event::Fault);
+        }
+        if self.rng.chance(300) {
+            for _ in 0..self.rng.between(1, 3) {
+                let at = self.rng.below(self.trouble_until);
+                self.schedule_at(at, Event::Sigterm);
+            }
         }
     }
 
@@ -247,6 +259,7 @@ impl World {
             Event::ForeignWal => self.database.write_foreign(&mut self.rng),
             Event::Checkpoint => self.database.checkpoint(),
             Event::Fault => self.fault(),
+            Event::Sigterm => self.ask_to_stop(),
             Event::StreamHeals => self.stream.full = false,
             Event::SessionOpens { process } if process == self.process => self.open_session(),
             Event::Frames { session } => self.deliver_frames(session),
@@ -331,10 +344,11 @@ impl World {
             self.note(|| format!("notice: {notice}"));
         }
         let base = self.base;
-        self.timer = self
-            .relay
-            .poll_timeout()
-            .map(|at| u64::try_from(at.duration_since(base).as_micros()).unwrap_or(u64::MAX));
+        // Rounded up: a timer that comes before its time is asked for again at once, for ever.
+        self.timer = self.relay.poll_timeout().map(|at| {
+            let nanos = at.duration_since(base).as_nanos();
+            u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)
+        });
         Ok(())
     }
 
@@ -374,7 +388,7 @@ impl World {
                 };
                 self.schedule_in(100, 50_000, event);
             }
-            Action::Stop { detail, .. } => return Err(format!("the machine stopped: {detail}")),
+            Action::Stop { kind, detail } => return self.stopped(kind, &detail),
         }
         Ok(())
     }

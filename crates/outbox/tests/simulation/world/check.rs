@@ -33,10 +33,12 @@ pub(crate) struct Summary {
     pub(crate) late_acks: u64,
     pub(crate) skipped: u64,
     pub(crate) duplicates: u64,
+    pub(crate) stops: u64,
+    pub(crate) drained: u64,
 }
 
 impl Summary {
-    fn fields(&mut self) -> [&mut u64; 22] {
+    fn fields(&mut self) -> [&mut u64; 24] {
         [
             &mut self.histories,
             &mut self.rows,
@@ -60,6 +62,8 @@ impl Summary {
             &mut self.late_acks,
             &mut self.skipped,
             &mut self.duplicates,
+            &mut self.stops,
+            &mut self.drained,
         ]
     }
 

@@ -97,6 +97,12 @@ impl World {
     fn kill_streamer(&mut self) {
         self.note(|| "fault: streamer killed".to_owned());
         self.summary.streamer_kills += 1;
+        self.start_another();
+    }
+
+    /// The streamer is gone; another one starts.
+    pub(super) fn start_another(&mut self) {
+        self.stop_by = None;
         self.process += 1;
         self.walsender = None;
         self.cut_link();
