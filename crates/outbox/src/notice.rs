@@ -276,6 +276,9 @@ pub enum EpochReason {
     /// whoever held the slot before could still publish.
     #[error("the replication session began after it")]
     BeforeSession,
+    /// The stream is exclusive where it was shared, or the other way round.
+    #[error("the stream's writers are set to others than before")]
+    WritersChanged,
     /// The stream lost messages.
     #[error("the stream is not what it was")]
     StreamChanged,

@@ -50,6 +50,8 @@ pub(super) struct Epoch {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     created_unix_nanos: Option<i128>,
+    /// Who wrote the stream in the newest epoch.
+    writers: Option<Writers>,
     last_sequence: u64,
     /// Newest position stored in this session.
     pub(super) newest_stored: Option<Position>,
@@ -86,6 +88,8 @@ impl Relay {
         }
         self.broker_proven = true;
         let lost = self.seen.lost(&start);
+        let before = self.seen.writers.replace(start.writers);
+        let other_writers = before.is_some_and(|before| before != start.writers);
         self.notices.push_back(Notice::EpochStarted {
             writers: start.writers,
             last_sequence: start.last_sequence,
@@ -106,6 +110,13 @@ impl Relay {
                 self.restart_session(now, EpochReason::StreamChanged);
                 return;
             }
+        }
+        if other_writers && self.session.is_up() {
+            // Rows that went out under the other order may still be on their way, one key's second
+            // to the dead letters before its first is stored; and their places in a chain mean
+            // nothing in a stream that others write, nor the other way round.
+            self.restart_session(now, EpochReason::WritersChanged);
+            return;
         }
         self.reconcile(now);
     }
@@ -424,6 +435,7 @@ impl Relay {
             | EpochReason::Poison
             | EpochReason::SessionEnded
             | EpochReason::BeforeSession
+            | EpochReason::WritersChanged
             | EpochReason::StreamChanged => true,
             EpochReason::Refused(RetryReason::ChainBroken) => stored_any,
             _ => false,
