@@ -304,6 +304,12 @@ fn warnings(config: &StreamConfig) -> Vec<Finding> {
     findings
 }
 
+/// What happens to a row that is sent again by a new process while its message is gone. A process
+/// that sent it before knows better. (`max_age` needs no such warning: JetStream refuses a duplicate
+/// window that is longer.)
+const DUPLICATE_OF_NOTHING: &str = "a row whose ack was lost with the streamer waits until the \
+    duplicate window has passed, and is then stored a second time";
+
 /// What makes messages or ids vanish, or rows wait.
 fn limit_warnings(config: &StreamConfig) -> Vec<Finding> {
     let name = &config.name;
@@ -327,7 +333,7 @@ fn limit_warnings(config: &StreamConfig) -> Vec<Finding> {
         findings.push(warn(
             "max_msgs_per_subject",
             format!(
-                "{}: older messages of a subject vanish",
+                "{}: older messages of a subject vanish; {DUPLICATE_OF_NOTHING}",
                 config.max_msgs_per_subject
             ),
             format!("nats stream edit {name} --max-msgs-per-subject=-1"),
@@ -346,7 +352,10 @@ fn limit_warnings(config: &StreamConfig) -> Vec<Finding> {
     if config.retention == "workqueue" {
         findings.push(warn(
             "retention",
-            "workqueue: ids of consumed messages are forgotten when the server restarts",
+            format!(
+                "workqueue: ids of consumed messages are forgotten when the server restarts, and \
+                 {DUPLICATE_OF_NOTHING}"
+            ),
             "use retention=limits where consumers do not deduplicate themselves",
         ));
     }

@@ -11,7 +11,7 @@ use crate::render::PoisonReason;
 use crate::verdict::{self, RetryReason, RowVerdict, Verdict};
 
 use super::order::SendOrder;
-use super::window::RowState;
+use super::window::{RowState, WindowRow};
 use super::{Action, OnUnroutable, Relay};
 
 /// Epochs without a stored row after which the head row is sent alone and judged alone. A row that
@@ -52,7 +52,7 @@ pub(super) struct Seen {
     created_unix_nanos: Option<i128>,
     /// Who wrote the stream in the newest epoch.
     writers: Option<Writers>,
-    last_sequence: u64,
+    pub(super) last_sequence: u64,
     /// Newest position stored in this session.
     pub(super) newest_stored: Option<Position>,
 }
@@ -334,6 +334,10 @@ impl Relay {
         live.careful = true;
         if let Some(row) = self.window.get_mut(token) {
             row.state = RowState::Waiting;
+            if found == ReadBack::Gone {
+                // By age, limit or purge: sent again, it is a duplicate if it was ours.
+                return;
+            }
             let position = row.position;
             let sequence = row.due_sequence.unwrap_or_default();
             self.notices
@@ -360,7 +364,7 @@ impl Relay {
         let exclusive = live.start.writers == Writers::Exclusive;
         // Those behind it in the chain have been refused by then, if there were any.
         let alone = live.in_flight == 1;
-        if is_stored {
+        if is_stored || (found == ReadBack::Gone && was_stored_since(row, stored_at)) {
             live.in_flight -= 1;
             self.counters.duplicates += 1;
             if alone && let Some(sequence) = sequence {
@@ -489,6 +493,17 @@ impl Relay {
             _ => {}
         }
     }
+}
+
+/// Whether the message that JetStream calls the original of a row was stored by an earlier attempt
+/// of this process, though it is gone (a work queue's consumer took it, or a limit).
+///
+/// It has the row's dedup id, and it was stored behind everything that was known of the stream when
+/// the row was first sent, so it is not an old message of somebody else. What is left is another
+/// publisher of a shared stream who used the same id just then: with the message gone, nothing could
+/// tell the two apart. On the first attempt the original cannot be ours, so it does not count.
+const fn was_stored_since(row: &WindowRow, sequence: u64) -> bool {
+    row.attempts > 1 && sequence > row.sent_behind
 }
 
 impl Seen {

@@ -128,6 +128,9 @@ impl Relay {
                 SendOrder::PerKey { .. } => None,
             };
             row.state = RowState::Sent { sequence };
+            if row.attempts == 0 {
+                row.sent_behind = self.seen.last_sequence;
+            }
             row.attempts += 1;
             row.due_sequence = sequence;
             live.in_flight += 1;

@@ -44,6 +44,9 @@ pub(crate) struct WindowRow {
     pub(crate) attempts: u32,
     /// The sequence that its last attempt in an exclusive stream was to get.
     pub(crate) due_sequence: Option<u64>,
+    /// The stream's last sequence as far as it was known when the row was first sent. What stands
+    /// behind it was not there before that was known.
+    pub(crate) sent_behind: u64,
     cost_bytes: usize,
 }
 
@@ -96,6 +99,7 @@ impl Window {
             state: RowState::Waiting,
             attempts: 0,
             due_sequence: None,
+            sent_behind: 0,
             cost_bytes,
         });
         self.unsettled += 1;

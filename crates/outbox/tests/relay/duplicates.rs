@@ -1,8 +1,11 @@
 //! `duplicate: true` is read back, not believed.
 
-use super::support::{Bench, api_error, id_of, position, stored};
+use super::support::{
+    Bench, api_error, epoch_start, id_of, position, session_start, settings, stored,
+};
 use crate::outbox::{
-    Action, EpochReason, Notice, Outgoing, PoisonReason, ReadBack, StoredRow, Writers,
+    Action, EpochEnd, EpochReason, Notice, Outgoing, PoisonReason, ReadBack, StoredRow, Tail,
+    Writers,
 };
 
 /// A bench with three rows in flight, the first of which JetStream calls a duplicate of
@@ -149,5 +152,100 @@ fn blanks_around_an_id_are_no_part_of_it() {
     let sent = bench.take_sent();
     bench.ack_duplicate(sent[0].token, 9);
     bench.read_back(sent[0].token, ReadBack::Row(row_a()));
+    assert_eq!(bench.settled(), 110);
+}
+
+/// Row a was sent, its ack was lost with the connection, and JetStream calls the second attempt a
+/// duplicate of a message that a consumer of the work queue has taken out already.
+fn gone_after_a_lost_ack(writers: Writers, known: u64, original: u64) -> Bench {
+    let mut stream = epoch_start(writers);
+    stream.last_sequence = known;
+    let mut bench = Bench::start(settings(), Some(session_start()), Some(stream));
+    bench.transaction(100, &[("a", "1")]);
+    assert_eq!(bench.take_sent_ids(), ["a"]);
+    let detail = "gone".to_owned();
+    bench.end_epoch(EpochEnd::Disconnected { detail });
+    if let Some(stream) = &mut bench.stream {
+        stream.last_sequence = original.max(known);
+        stream.tail = Tail::Gone;
+    }
+    bench.await_sent();
+    let sent = bench.take_sent();
+    bench.ack_duplicate(sent[0].token, original);
+    bench.read_back(sent[0].token, ReadBack::Gone);
+    bench
+}
+
+#[test]
+fn a_duplicate_that_was_stored_since_the_first_attempt_is_ours_though_it_is_gone() {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        let bench = gone_after_a_lost_ack(writers, 20, 21);
+        assert_eq!(bench.relay.snapshot().counters.duplicates, 1);
+        assert_eq!(bench.settled(), 110);
+    }
+}
+
+#[test]
+fn a_gone_duplicate_from_before_the_first_attempt_proves_nothing() {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        let mut bench = gone_after_a_lost_ack(writers, 20, 20);
+        assert_eq!(bench.settled(), 0);
+        bench.await_sent();
+        assert_eq!(bench.take_sent_ids(), ["a"]);
+    }
+}
+
+#[test]
+fn a_gone_duplicate_on_the_first_attempt_is_not_ours() {
+    let mut bench = Bench::new(Writers::Shared);
+    bench.transaction(100, &[("a", "1")]);
+    let sent = bench.take_sent();
+    bench.ack_duplicate(sent[0].token, 7);
+    bench.read_back(sent[0].token, ReadBack::Gone);
+    assert_eq!(bench.settled(), 0);
+    assert!(bench.letters().is_empty());
+}
+
+#[test]
+fn what_was_acked_meanwhile_moves_the_proof_on() {
+    let mut bench = Bench::new(Writers::Shared);
+    bench.transaction(100, &[("a", "1")]);
+    let sent = bench.take_sent();
+    bench.ack_at(sent[0].token, 50);
+    bench.transaction(200, &[("b", "1")]);
+    assert_eq!(bench.take_sent_ids(), ["b"]);
+    let detail = "gone".to_owned();
+    if let Some(stream) = &mut bench.stream {
+        stream.last_sequence = 60;
+    }
+    bench.end_epoch(EpochEnd::Disconnected { detail });
+    bench.await_sent();
+    let sent = bench.take_sent();
+    // Stored before the ack that came before the first attempt: somebody else's.
+    bench.ack_duplicate(sent[0].token, 49);
+    bench.read_back(sent[0].token, ReadBack::Gone);
+    assert_eq!(bench.settled(), 110);
+}
+
+#[test]
+fn a_gone_message_in_a_rows_place_is_no_second_writer() {
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.transaction(100, &[("a", "1"), ("b", "1")]);
+    let sent = bench.take_sent();
+    bench.store(&sent[0]);
+    bench.store(&sent[1]);
+    let detail = "gone".to_owned();
+    bench.end_epoch(EpochEnd::Disconnected { detail });
+    bench.advance(1_000);
+    assert_eq!(bench.questions(), [(sent[0].token, 1), (sent[1].token, 2)]);
+    bench.read_back(sent[0].token, ReadBack::Gone);
+    let found = stored(2, position(100, 1), "b");
+    bench.read_back(sent[1].token, ReadBack::Row(found));
+    assert!(!bench.noticed(|notice| matches!(notice, Notice::SecondWriter { .. })));
+    // Sent again, it is a duplicate of what stood there.
+    let again = bench.take_sent();
+    assert_eq!(id_of(&again[0]), "a");
+    bench.ack_duplicate(again[0].token, 1);
+    bench.read_back(again[0].token, ReadBack::Gone);
     assert_eq!(bench.settled(), 110);
 }
