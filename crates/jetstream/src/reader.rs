@@ -77,7 +77,9 @@ impl StreamReader {
     /// The next message, `None` behind the last one. Sequences without a message are passed over.
     ///
     /// # Errors
-    /// When the stream does not answer; the same message can be asked for again by a new reader.
+    /// When the stream does not answer. The next call asks for the same message again.
+    ///
+    /// May be dropped while it waits: the next call goes on where this one stood.
     pub async fn next(&mut self) -> Result<Option<StoredMessage>, BrokerFault> {
         loop {
             while self.asking.len() < WINDOW && self.next <= self.last {
@@ -87,7 +89,16 @@ impl StreamReader {
             let Some(answer) = self.asking.next().await else {
                 return Ok(None);
             };
-            match answer.map_err(|error| self.fault(error))? {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) => {
+                    // The question without an answer, and those behind it, are asked again.
+                    self.next -= self.asking.len() as u64 + 1;
+                    self.asking.clear();
+                    return Err(self.fault(error));
+                }
+            };
+            match answer {
                 Some(message) => {
                     self.missing = 0;
                     return Ok(Some(message));
@@ -103,8 +114,10 @@ impl StreamReader {
 
     /// The first message behind a gap.
     async fn jump(&mut self) -> Result<Option<StoredMessage>, BrokerFault> {
-        // Questions not answered yet are asked again from the message found.
+        // Questions not answered yet are asked again from the message found. Where to go on stands
+        // before the wait, which may end without an answer.
         let from = self.next - self.asking.len() as u64;
+        self.next = from;
         self.asking.clear();
         self.missing = 0;
         let found = message_from(&self.link, &self.stream, from)

@@ -1,11 +1,16 @@
 //! Making and looking at streams, and reading them.
 
+use std::task::Poll;
+use std::time::Instant;
+
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
 use outbox::{BrokerFaultKind, Tail, Writers};
 use postrider_jetstream::{Finding, StreamAdmin, StreamReader, StreamWanted};
 use testbed::{Nats, NatsVersion};
 
-use crate::common::{OWNER, chained, count, make_stream, one, open, options, row, target, wanted};
+use crate::common::{
+    OWNER, SOON, chained, count, make_stream, one, open, options, row, target, wanted,
+};
 
 fn refused(findings: &[Finding]) -> Vec<&'static str> {
     let field = |finding: &Finding| match finding {
@@ -168,6 +173,87 @@ async fn a_reader_passes_over_gaps_of_any_length() {
     }
     let fault = StreamReader::open(&options, "ABSENT", 0).await.unwrap_err();
     assert_eq!(fault.kind, BrokerFaultKind::StreamMissing);
+}
+
+/// What a future gives within so many polls; `None` if it is dropped before.
+async fn within_polls<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_reader_that_is_dropped_while_it_waits_passes_nothing_over() {
+    let nats = Nats::builder().start().await.unwrap();
+    let options = options(&nats.url());
+    make_stream(&options).await;
+    let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
+    for n in 0..60 {
+        epoch.publish(chained(n, 0));
+    }
+    count(&mut epoch, 60).await;
+    let jetstream = async_nats::jetstream::new(nats.connect().await.unwrap());
+    let stream = jetstream.get_stream("OUTBOX").await.unwrap();
+    for sequence in 2..=20 {
+        stream.delete_message(sequence).await.unwrap();
+    }
+    // From the gap on: the first message is found by a question of its own, the last wait.
+    for polls in 0.. {
+        let mut reader = StreamReader::open(&options, "OUTBOX", 2).await.unwrap();
+        let first = within_polls(reader.next(), polls).await;
+        let finished = first.is_some();
+        let mut read: Vec<u64> = first
+            .into_iter()
+            .map(|message| message.unwrap().unwrap().sequence)
+            .collect();
+        while let Some(message) = reader.next().await.unwrap() {
+            read.push(message.sequence);
+        }
+        let kept: Vec<u64> = (21..=60).collect();
+        assert_eq!(read, kept, "dropped after {polls} polls");
+        if finished {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_whose_question_failed_asks_it_again() {
+    let mut nats = Nats::builder().start().await.unwrap();
+    let options = options(&nats.url());
+    make_stream(&options).await;
+    let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
+    for n in 0..100 {
+        epoch.publish(chained(n, 0));
+    }
+    count(&mut epoch, 100).await;
+    let mut reader = StreamReader::open(&options, "OUTBOX", 0).await.unwrap();
+    let mut read = vec![reader.next().await.unwrap().unwrap().sequence];
+    nats.kill9().await.unwrap();
+    let mut failed = 0;
+    while failed == 0 {
+        match reader.next().await {
+            Ok(message) => read.push(message.unwrap().sequence),
+            Err(_) => failed += 1,
+        }
+    }
+    nats.start_again().await.unwrap();
+    let deadline = Instant::now() + SOON * 3;
+    while read.len() < 100 && Instant::now() < deadline {
+        match reader.next().await {
+            Ok(message) => read.push(message.unwrap().sequence),
+            Err(_) => tokio::task::yield_now().await,
+        }
+    }
+    let all: Vec<u64> = (1..=100).collect();
+    assert_eq!(read, all);
 }
 
 #[tokio::test]
