@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use crate::secret::Secret;
 use crate::url::{Server, UrlAuth, UrlFault, parse_urls};
 
+/// Longest inbox prefix, in bytes. Each row's line in the NATS protocol holds the reply subject made
+/// of it beside the row's own subject, which may have 3,800 of the 4,096 bytes that a server reads.
+const MAX_INBOX_PREFIX_BYTES: usize = 100;
+
 /// The settings as configuration gives them, not yet checked.
 #[derive(Debug, Clone, Default)]
 pub struct NatsSettings {
@@ -85,7 +89,10 @@ pub enum OptionsFault {
         missing: &'static str,
     },
     /// An inbox prefix that is no subject.
-    #[error("the NATS inbox prefix is no subject: letters, digits, `-`, `_`, parted by dots")]
+    #[error(
+        "the NATS inbox prefix is no subject of letters, digits, `-` and `_`, parted by dots, with \
+         at most {MAX_INBOX_PREFIX_BYTES} bytes"
+    )]
     InboxPrefix,
 }
 
@@ -231,9 +238,10 @@ fn choose_auth(
 
 fn bad_prefix(prefix: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    prefix
-        .split('.')
-        .any(|token| token.is_empty() || !token.bytes().all(plain))
+    prefix.len() > MAX_INBOX_PREFIX_BYTES
+        || prefix
+            .split('.')
+            .any(|token| token.is_empty() || !token.bytes().all(plain))
 }
 
 #[cfg(test)]
@@ -265,6 +273,19 @@ mod tests {
         for word in ["number 1", "number 2", "password", "token_file", "tls_cert"] {
             assert!(shown.contains(word), "{word} in {shown}");
         }
+    }
+
+    #[test]
+    fn an_inbox_prefix_leaves_room_for_the_subject_in_a_line() {
+        let with = |prefix: String| {
+            NatsOptions::new(NatsSettings {
+                inbox_prefix: Some(prefix),
+                ..settings("h")
+            })
+        };
+        assert!(with("x".repeat(MAX_INBOX_PREFIX_BYTES)).is_ok());
+        let faults = with("x".repeat(MAX_INBOX_PREFIX_BYTES + 1)).unwrap_err();
+        assert!(faults.to_string().contains("100 bytes"), "{faults}");
     }
 
     #[test]
