@@ -78,8 +78,10 @@ impl Decoder {
     /// Decodes one whole message: the payload of one `XLogData`, or one row of
     /// `pg_logical_slot_get_binary_changes`.
     ///
-    /// Names, values and contents in the result share the memory of `data`. Only Relation and
-    /// Truncate allocate, at most about five times the size of the message.
+    /// Names, values and contents in the result share the memory of `data`. Insert, Begin and
+    /// Commit do not allocate. Relation and Truncate allocate at most about five times the size of
+    /// the message. The others, which hand out parts of `data`, may allocate what `Bytes` keeps
+    /// beside it to be shared, once, a few words.
     ///
     /// # Errors
     /// If the bytes are not one message of this protocol version, whole and with nothing behind
