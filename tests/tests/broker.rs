@@ -2,13 +2,19 @@
 
 mod calls;
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Source};
 use calls::{
     Caller, dead_letters, edit_stream, ends_with, ids, insert, newest, positions, stored, wait_end,
     wait_ids, wait_log,
 };
+use futures_util::StreamExt;
 use postrider_tests::{Line, PATIENCE, Progress, Stage, Writers, for_each_version, wait_until};
+
+/// How long a row waits for its PubAck.
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn wrong_nats_credentials_are_an_error_of_their_own_without_the_secret() -> Result<()> {
@@ -251,6 +257,45 @@ async fn a_subject_that_no_stream_takes_waits_or_is_parked() -> Result<()> {
         "{letters:?}"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn a_subject_that_only_a_silent_subscriber_takes_is_named_like_one_that_nobody_takes()
+-> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    edit_stream(&stage, |config| {
+        config.subjects = vec!["outbox.order.>".to_owned()];
+    })
+    .await?;
+    // It takes the row as any subscriber does, so the server does not say that nobody is there.
+    let subscriber = stage.nats.connect().await?;
+    let mut silent = subscriber.subscribe("outbox.invoice.>").await?;
+    subscriber.flush().await?;
+    let strange = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
+                   VALUES ('invoice', '1', 'sent', '{}')";
+    stage.postgres.sql("shop", strange).await?;
+    insert(&stage, "shop", 1).await?;
+    let mut streamer = line.launch(&[])?;
+    let first = silent.next().await.context("the row never came")?;
+    let since = Instant::now();
+    ensure!(first.subject.as_str() == "outbox.invoice.sent");
+    wait_log(
+        &mut streamer,
+        &["outbox.invoice.sent", "no stream takes it"],
+    )
+    .await?;
+    let took = since.elapsed();
+    ensure!(took < ACK_TIMEOUT, "named after {took:?}");
+    ensure!(ids(&stage).await?.is_empty() && dead_letters(&stage).await?.is_empty());
+    edit_stream(&stage, |config| {
+        config.subjects = vec!["outbox.>".to_owned()];
+    })
+    .await?;
+    wait_ids(&stage, &["1", "2"]).await?;
+    let log = streamer.log_tail();
+    ensure!(!log.contains("no PubAck within"), "a bare stall: {log}");
+    streamer.stop_within(PATIENCE).await
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue, Message, Subject, Subscribe
 use futures_util::{FutureExt, StreamExt};
 use outbox::{
     BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Outgoing, PubAck, ReadBack, Refusal, Tail,
-    Token, header,
+    Taker, Token, header,
 };
 
 use crate::ack::parse_ack;
@@ -27,6 +27,7 @@ use crate::config::{check_stream, refused};
 use crate::connect::{Link, Purpose, TroubleWatch, connect, fault};
 use crate::options::NatsOptions;
 use crate::stored::{read_back_of, tail_of};
+use crate::stream::StreamAdmin;
 use crate::target::StreamTarget;
 
 /// Most rows without an answer in one epoch. The relay machine stays at or below it, so that a
@@ -354,6 +355,38 @@ impl EpochReader {
             Ok(stored) => read_back_of(stored.as_ref()),
             Err(error) => ReadBack::Unknown {
                 detail: error.to_string(),
+            },
+        }
+    }
+
+    /// Which stream takes a subject, as the servers say now. Answers within seconds.
+    ///
+    /// The epoch's connection is asked only about its own stream, which it may do. About others a
+    /// connection of its own asks, as the server's refusal would end the epoch under a wrong name.
+    pub async fn find_taker(&self, options: &NatsOptions, subject: &str) -> Taker {
+        let ours = &self.stream;
+        let Ok(info) = stream_info(&self.link, ours).await else {
+            return Taker::Unknown;
+        };
+        if info.config.takes(subject) {
+            return Taker::Ours;
+        }
+        let subjects = info.config.subjects.join(", ");
+        let found = match StreamAdmin::connect(options).await {
+            Ok(admin) => admin.which_stream_takes(subject).await,
+            Err(fault) => Err(fault),
+        };
+        match found {
+            Ok(Some(stream)) if stream == *ours => Taker::Ours,
+            Ok(Some(stream)) => Taker::Other { stream },
+            Ok(None) => Taker::NotOurs {
+                detail: format!(
+                    "no stream takes it ({ours} takes {subjects}), and who listens on it does not \
+                     answer"
+                ),
+            },
+            Err(_) => Taker::NotOurs {
+                detail: format!("{ours} does not take it (it takes {subjects})"),
             },
         }
     }

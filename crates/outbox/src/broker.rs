@@ -54,8 +54,16 @@ pub struct Headers {
 
 impl Headers {
     /// Wraps a block of rendered lines; whoever calls it keeps the rule above.
+    ///
+    /// # Panics
+    /// If the block is not UTF-8: no header of it could be read, so the row would go out without
+    /// its dedup id and its position.
     #[must_use]
-    pub const fn from_block(block: Bytes) -> Self {
+    pub fn from_block(block: Bytes) -> Self {
+        assert!(
+            std::str::from_utf8(&block).is_ok(),
+            "rendered headers are UTF-8"
+        );
         Self { block }
     }
 
@@ -67,6 +75,7 @@ impl Headers {
 
     /// Names and values in order of writing.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        // It is UTF-8, as `from_block` sees to.
         let text = std::str::from_utf8(&self.block).unwrap_or_default();
         text.split("\r\n").filter_map(|line| line.split_once(": "))
     }
@@ -243,6 +252,25 @@ pub enum ReadBack {
     },
 }
 
+/// Which stream takes a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taker {
+    /// The configured one.
+    Ours,
+    /// Another one.
+    Other {
+        /// Its name.
+        stream: String,
+    },
+    /// Not the configured one.
+    NotOurs {
+        /// What is known, for people.
+        detail: String,
+    },
+    /// The question could not be answered now.
+    Unknown,
+}
+
 /// Why no epoch could begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {detail}")]
@@ -283,4 +311,15 @@ pub enum BrokerFaultKind {
     /// The stream belongs to another Postrider.
     #[error("the stream has another owner")]
     OtherOwner,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "UTF-8")]
+    fn headers_that_are_not_utf8_are_not_taken_for_none() {
+        let _ = Headers::from_block(Bytes::from_static(b"Nats-Msg-Id: \xff\r\n"));
+    }
 }

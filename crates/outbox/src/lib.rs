@@ -28,7 +28,7 @@ mod verdict;
 
 pub use broker::{
     BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Headers, Outgoing, PubAck, ReadBack,
-    Refusal, StoredRow, Tail, Token, Writers, header,
+    Refusal, StoredRow, Tail, Taker, Token, Writers, header,
 };
 pub use notice::{EpochReason, Level, Notice};
 pub use position::{ParsePositionError, Position, Source};

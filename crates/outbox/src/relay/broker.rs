@@ -12,15 +12,11 @@ use crate::verdict::{self, RetryReason, RowVerdict, Verdict};
 
 use super::order::SendOrder;
 use super::window::{RowState, WindowRow};
-use super::{Action, OnUnroutable, Relay};
+use super::{Action, Relay};
 
 /// Epochs without a stored row after which the head row is sent alone and judged alone. A row that
 /// closes the connection looks like an outage; alone in flight it is known by what it does.
 const FRUITLESS_EPOCHS_UNTIL_CAREFUL: u32 = 2;
-
-/// Epochs without a stored row after which a subject that nobody answers counts as unroutable.
-/// A leader election takes about this long.
-const FRUITLESS_EPOCHS_UNTIL_UNROUTABLE: u32 = 4;
 
 /// The connection to JetStream.
 #[derive(Debug)]
@@ -43,7 +39,9 @@ pub(super) struct Epoch {
     /// Rows that are being read back, and until when an answer is awaited.
     pub(super) judging: usize,
     pub(super) judged_until: Instant,
-    stored_any: bool,
+    /// The row whose subject was asked about, as it waited long for an answer.
+    pub(super) asked_about: Option<Token>,
+    pub(super) stored_any: bool,
 }
 
 /// What this process saw of the stream.
@@ -101,6 +99,7 @@ impl Relay {
             in_flight: 0,
             judging: 0,
             judged_until: now,
+            asked_about: None,
             stored_any: false,
             start,
         }));
@@ -272,21 +271,23 @@ impl Relay {
                 return;
             }
             RowVerdict::Unroutable(detail) => {
-                let sure = !matches!(refusal, Refusal::NoResponders)
-                    || self.fruitless_epochs >= FRUITLESS_EPOCHS_UNTIL_UNROUTABLE;
-                if self.settings.on_unroutable == OnUnroutable::Wait || !sure {
-                    let subject = String::from_utf8_lossy(&row.message.subject).into_owned();
-                    self.end_epoch(now, EpochReason::Unroutable { subject, detail });
-                    return;
-                }
-                PoisonReason::Refused {
-                    err_code: 0,
-                    description: detail,
-                }
+                let sure = !matches!(refusal, Refusal::NoResponders);
+                self.unroutable(now, token, detail, sure);
+                return;
             }
         };
-        row.message.poison = Some(poison);
-        if exclusive {
+        self.poisoned(now, token, poison);
+    }
+
+    /// A row that went out and was not stored can never be.
+    pub(super) fn poisoned(&mut self, now: Instant, token: Token, reason: PoisonReason) {
+        let Broker::Up(live) = &mut self.broker else {
+            return;
+        };
+        if let Some(row) = self.window.get_mut(token) {
+            row.message.poison = Some(reason);
+        }
+        if live.start.writers == Writers::Exclusive {
             self.end_epoch(now, EpochReason::Poison);
         } else {
             live.order.give_back(token);
@@ -380,16 +381,10 @@ impl Relay {
         }
         match found {
             ReadBack::Row(_) | ReadBack::Foreign => {
-                row.message.poison = Some(PoisonReason::IdTaken {
-                    sequence: stored_at,
-                });
                 row.state = RowState::Waiting;
                 live.in_flight -= 1;
-                if exclusive {
-                    self.end_epoch(now, EpochReason::Poison);
-                } else {
-                    live.order.give_back(token);
-                }
+                let sequence = stored_at;
+                self.poisoned(now, token, PoisonReason::IdTaken { sequence });
             }
             ReadBack::Gone => {
                 self.end_epoch(
@@ -483,11 +478,13 @@ impl Relay {
                 let timeout = self.settings.ack_timeout;
                 let unread = live.judging > 0 && live.judged_until <= now;
                 let oldest = self.sent.oldest(&self.window);
-                if oldest.is_some_and(|sent_at| now.duration_since(sent_at) >= timeout) {
+                if oldest.is_some_and(|(_, sent_at)| now.duration_since(sent_at) >= timeout) {
                     self.end_epoch(now, EpochReason::Stalled(timeout));
                 } else if unread {
                     let detail = "no answer".to_owned();
                     self.end_epoch(now, EpochReason::DuplicateUnread { detail });
+                } else {
+                    self.ask_taker(now);
                 }
             }
             _ => {}

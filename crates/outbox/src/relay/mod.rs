@@ -8,6 +8,7 @@ mod resume;
 mod settings;
 mod snapshot;
 mod source;
+mod unroutable;
 mod window;
 
 use std::collections::VecDeque;
@@ -56,6 +57,16 @@ pub enum Action {
         token: Token,
         /// The sequence that the PubAck named.
         sequence: u64,
+    },
+    /// Ask which stream takes the subject of a row that waits long for its answer; answer with
+    /// `handle_taker`.
+    FindTaker {
+        /// The epoch that asks.
+        epoch: u64,
+        /// The row in question.
+        token: Token,
+        /// Its subject.
+        subject: bytes::Bytes,
     },
     /// Commit a dead letter; answer with `handle_parked` or `handle_park_failed`.
     Park(Box<DeadLetter>),

@@ -318,8 +318,7 @@ impl Relay {
             Broker::Up(live) if live.judging > 0 => Some(live.judged_until),
             Broker::Down { .. } | Broker::Opening { .. } | Broker::Up(_) => None,
         };
-        let ack = self.sent.oldest(&self.window);
-        let ack = ack.map(|sent_at| sent_at + self.settings.ack_timeout);
+        let ack = self.answer_due();
         let drain = match self.goal {
             Goal::Drain { until, .. } | Goal::Fail { until, .. } => Some(until),
             Goal::Stream | Goal::Stopped => None,

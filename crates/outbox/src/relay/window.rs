@@ -208,6 +208,10 @@ impl Window {
 }
 
 /// Rows in flight in the order of their sending, to find the one that waits longest for an answer.
+///
+/// It holds no more than twice the window: behind the row at its front, which is in the window,
+/// stand rows that were in the window when that one was sent, or came in since and cannot have
+/// left it. Each is sent once in an epoch, and the next epoch begins without entries.
 #[derive(Debug, Default)]
 pub(crate) struct SentLog {
     entries: VecDeque<(Token, Instant)>,
@@ -222,14 +226,14 @@ impl SentLog {
         self.entries.clear();
     }
 
-    /// When the oldest unanswered row was sent.
-    pub(crate) fn oldest(&mut self, window: &Window) -> Option<Instant> {
+    /// The row that waits longest for an answer, and since when.
+    pub(crate) fn oldest(&mut self, window: &Window) -> Option<(Token, Instant)> {
         while let Some(&(token, sent_at)) = self.entries.front() {
             let in_flight = window
                 .get(token)
                 .is_some_and(|row| matches!(row.state, RowState::Sent { .. }));
             if in_flight {
-                return Some(sent_at);
+                return Some((token, sent_at));
             }
             self.entries.pop_front();
         }

@@ -1,9 +1,12 @@
 //! The epoch: order in it, its end, what the next one sends again.
 
-use super::support::{Bench, api_error, broker_fault, epoch_start, id_of, session_start, settings};
+use super::support::wire::{self, Val};
+use super::support::{
+    Bench, OUTBOX, api_error, broker_fault, epoch_start, id_of, session_start, settings,
+};
 use crate::outbox::{
     Action, BrokerFaultKind as Kind, EpochEnd, EpochReason, Notice, OnUnroutable, PoisonReason,
-    PubAck, ReadBack, Refusal, StopKind, Tail, Writers,
+    PubAck, ReadBack, Refusal, StopKind, Tail, Taker, Token, Writers,
 };
 
 fn gone() -> EpochEnd {
@@ -235,6 +238,162 @@ fn an_unroutable_subject_is_parked_only_where_asked_for_and_once_sure() {
         bench.parked(token);
         assert_eq!(bench.settled(), 110);
     }
+}
+
+#[test]
+fn an_unroutable_subject_of_a_shared_stream_is_parked_while_other_rows_flow() {
+    let mut limits = settings();
+    limits.on_unroutable = OnUnroutable::Park;
+    let mut bench = Bench::with(limits, Writers::Shared);
+    bench.transaction(100, &[("strange", "1")]);
+    for number in 1..=20_u64 {
+        let id = format!("row{number}");
+        bench.transaction(1_000 * number, &[(&id, &id)]);
+        let sent = bench.take_sent();
+        for row in sent.iter().filter(|row| id_of(row) != "strange") {
+            bench.ack(row);
+        }
+        if let Some(row) = sent.iter().find(|row| id_of(row) == "strange") {
+            bench.refuse(row.token, Refusal::NoResponders);
+        }
+        bench.advance(1_000);
+        if let Some(letter) = bench.letters().first() {
+            assert_eq!(letter.dedup_id, "strange");
+            assert!(number >= 4, "parked after {number}");
+            return;
+        }
+    }
+    panic!("it is not parked: {:?}", bench.relay.snapshot());
+}
+
+/// The question about a row's subject, and the epoch that asks.
+fn asked(bench: &Bench) -> Option<(u64, Token)> {
+    bench.actions.iter().find_map(|action| match action {
+        Action::FindTaker {
+            epoch,
+            token,
+            subject,
+        } => {
+            assert_eq!(subject, "outbox.placed");
+            Some((*epoch, *token))
+        }
+        _ => None,
+    })
+}
+
+fn taker(bench: &mut Bench, taker: Taker) {
+    let (now, (epoch, token)) = (bench.now(), asked(bench).unwrap());
+    bench.relay.handle_taker(now, epoch, token, taker);
+    bench.pump();
+}
+
+fn nobody() -> Taker {
+    Taker::NotOurs {
+        detail: "no stream takes it".to_owned(),
+    }
+}
+
+#[test]
+fn a_row_without_an_answer_is_asked_about_and_named_before_it_counts_as_a_stall() {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        let mut bench = Bench::new(writers);
+        bench.transaction(100, &[("a", "1")]);
+        let epoch = bench.epoch;
+        bench.advance(2_400);
+        assert_eq!(asked(&bench), None);
+        bench.advance(200);
+        assert!(asked(&bench).is_some());
+        taker(&mut bench, nobody());
+        let by_name = |reason: &EpochReason| {
+            let text = reason.to_string();
+            text.contains("outbox.placed") && text.contains("no stream takes it")
+        };
+        assert!(ended(&bench, by_name), "{:?}", bench.notices);
+        assert_eq!(bench.settled(), 0);
+        bench.await_sent();
+        assert!(bench.epoch > epoch);
+        bench.ack_all();
+        assert_eq!(bench.settled(), 110);
+    }
+}
+
+#[test]
+fn a_subject_that_is_ours_or_unknown_stalls_and_is_asked_about_once() {
+    for answer in [Taker::Ours, Taker::Unknown] {
+        let mut bench = Bench::new(Writers::Exclusive);
+        bench.transaction(100, &[("a", "1")]);
+        bench.advance(2_600);
+        taker(&mut bench, answer);
+        bench.take_actions();
+        bench.advance(2_300);
+        assert_eq!(asked(&bench), None, "once about each row");
+        bench.advance(200);
+        assert!(ended(&bench, |reason| matches!(
+            reason,
+            EpochReason::Stalled(_)
+        )));
+    }
+}
+
+#[test]
+fn a_silent_subject_is_parked_where_asked_for_and_once_sure() {
+    let other = Taker::Other {
+        stream: "OTHER".to_owned(),
+    };
+    for (answer, questions) in [(nobody(), 5), (other, 1)] {
+        let mut limits = settings();
+        limits.on_unroutable = OnUnroutable::Park;
+        let mut bench = Bench::with(limits, Writers::Exclusive);
+        bench.transaction(100, &[("a", "1"), ("b", "1")]);
+        let mut asked_for = 0;
+        while bench.letters().is_empty() {
+            bench.await_sent();
+            bench.take_sent();
+            bench.take_actions();
+            bench.advance(2_600);
+            taker(&mut bench, answer.clone());
+            asked_for += 1;
+        }
+        assert_eq!(asked_for, questions);
+        let letter = bench.letters()[0].clone();
+        assert_eq!(letter.dedup_id, "a");
+        bench.parked(letter.token);
+        bench.ack_all();
+        assert_eq!(bench.settled(), 110);
+    }
+}
+
+#[test]
+fn an_answer_about_a_subject_that_comes_late_changes_nothing() {
+    let mut bench = Bench::new(Writers::Shared);
+    bench.transaction(100, &[("a", "1")]);
+    bench.advance(2_600);
+    bench.ack_all();
+    taker(&mut bench, nobody());
+    assert_eq!(bench.settled(), 110);
+    assert!(!ended(&bench, |_| true));
+}
+
+#[test]
+fn writers_that_change_between_epochs_begin_a_new_session() {
+    let mut bench = Bench::new(Writers::Exclusive);
+    // a is not acked, the second row of its key is on its way to the dead letters.
+    bench.transaction(100, &[("a", "1")]);
+    bench.wal(200, wire::begin(200));
+    let no_id = [Val::Null, "1".into(), "placed".into(), "{}".into()];
+    bench.wal(0, wire::insert(OUTBOX, &no_id));
+    bench.wal(200, wire::commit(200, 210));
+    let letter = bench.letters()[0].token;
+    bench.stream.as_mut().unwrap().writers = Writers::Shared;
+    bench.end_epoch(gone());
+    bench.advance(1_000);
+    assert!(ended(&bench, |reason| *reason == EpochReason::WritersChanged));
+    assert_eq!(bench.relay.snapshot().counters.sessions, 2);
+    bench.parked(letter);
+    bench.transaction(100, &[("a", "1")]);
+    bench.ack_all();
+    assert_eq!(bench.settled(), 110);
+    assert_eq!(bench.relay.snapshot().writers, Some(Writers::Shared));
 }
 
 #[test]

@@ -388,6 +388,8 @@ impl World {
                 };
                 self.schedule_in(100, 50_000, event);
             }
+            // Every subject is the stream's, and the question is only about stalls.
+            Action::FindTaker { .. } => {}
             Action::Stop { kind, detail } => return self.stopped(kind, &detail),
         }
         Ok(())

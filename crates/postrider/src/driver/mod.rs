@@ -206,6 +206,18 @@ impl Driver {
                     self.tasks.read_back(open.reader(), epoch, token, sequence);
                 }
             }
+            Action::FindTaker {
+                epoch,
+                token,
+                subject,
+            } => {
+                if let Some((number, open)) = &self.epoch
+                    && *number == epoch
+                {
+                    let reader = open.reader();
+                    self.tasks.find_taker(reader, epoch, token, &subject);
+                }
+            }
             Action::Park(letter) => self.tasks.park(letter),
             Action::Stop { kind, detail } => self.stopped = Some(Stopped { kind, detail }),
         }
@@ -233,6 +245,9 @@ impl Driver {
             }
             Some(Report::ReadBack(epoch, token, found)) => {
                 self.relay.handle_read_back(now, epoch, token, found);
+            }
+            Some(Report::Taker(epoch, token, taker)) => {
+                self.relay.handle_taker(now, epoch, token, taker);
             }
             Some(Report::Parked(token, Ok(()))) => self.relay.handle_parked(now, token),
             Some(Report::Parked(token, Err(failure))) => {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jetstream::{Epoch, EpochReader};
 use outbox::{
-    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, Source, SourceFault, Token,
+    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, Source, SourceFault, Taker,
+    Token,
 };
 use pgoutput::Lsn;
 use postgres::{Control, Fault, PgError};
@@ -42,6 +43,7 @@ pub(super) enum Report {
     SessionOpened(Result<Box<Opened>, SourceFault>),
     EpochOpened(u64, Result<Box<(EpochStart, Epoch)>, BrokerFault>),
     ReadBack(u64, Token, ReadBack),
+    Taker(u64, Token, Taker),
     Parked(Token, Result<(), ParkFailure>),
     SourceFault(SourceFault),
 }
@@ -179,6 +181,25 @@ impl Tasks {
             // The semaphore is never closed; without a permit the read goes on all the same.
             let _permit = permits.acquire().await;
             Report::ReadBack(epoch, token, reader.read_back(sequence).await)
+        });
+    }
+
+    /// Asks which stream takes a row's subject.
+    pub(super) fn find_taker(
+        &mut self,
+        reader: EpochReader,
+        epoch: u64,
+        token: Token,
+        subject: &[u8],
+    ) {
+        let settings = Arc::clone(&self.settings);
+        let subject = String::from_utf8_lossy(subject).into_owned();
+        self.spawn(async move {
+            let taker = match settings.nats.options(&settings.postgres.slot) {
+                Ok(options) => reader.find_taker(&options, &subject).await,
+                Err(_) => Taker::Unknown,
+            };
+            Report::Taker(epoch, token, taker)
         });
     }
 
