@@ -252,6 +252,7 @@ impl Bench {
             },
             dedup_id: char::from(b'a' + input.byte() % 4).to_string(),
             origin: input.flag().then(|| "replay".to_owned()),
+            position_id: input.flag().then(|| "a".to_owned()),
         }
     }
 
@@ -262,6 +263,7 @@ impl Bench {
             position: sent.headers.get(header::POSITION)?.parse().ok()?,
             dedup_id: sent.headers.get(header::MSG_ID)?.to_owned(),
             origin: None,
+            position_id: None,
         })
     }
 
@@ -457,7 +459,7 @@ impl Bench {
                     } => self.questions.push((epoch, token, sequence)),
                     Action::Park(letter) => self.letters.push(letter.token),
                     Action::CloseSession => self.open = None,
-                    Action::Stop { .. } => {}
+                    Action::NoteHalted(_) | Action::Stop { .. } => {}
                 }
             }
             while let Some(row) = self.relay.poll_publish(self.now) {

@@ -34,6 +34,7 @@ impl StoredMessage {
             position: self.header(header::POSITION)?.parse().ok()?,
             dedup_id: self.header(header::MSG_ID)?.to_owned(),
             origin: self.header(header::ORIGIN).map(str::to_owned),
+            position_id: self.header(header::POSITION_ID).map(str::to_owned),
         })
     }
 }

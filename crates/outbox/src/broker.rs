@@ -34,6 +34,8 @@ pub mod header {
     pub const SOURCE: &str = "Outbox-Source";
     /// Which command sent a message that did not come from the log.
     pub const ORIGIN: &str = "Outbox-Origin";
+    /// On such a message: the dedup id of the row at its `Outbox-Position`.
+    pub const POSITION_ID: &str = "Outbox-Position-Id";
     /// `null` where the payload column is NULL.
     pub const PAYLOAD: &str = "Outbox-Payload";
     /// Media type of the payload.
@@ -206,6 +208,8 @@ pub struct StoredRow {
     pub dedup_id: String,
     /// `Outbox-Origin`, where the message did not come from the log.
     pub origin: Option<String>,
+    /// `Outbox-Position-Id`, where the message did not come from the log.
+    pub position_id: Option<String>,
 }
 
 impl StoredRow {
@@ -213,6 +217,17 @@ impl StoredRow {
     /// part of it, neither for the server's duplicate window nor when it is read back.
     pub(crate) fn has_id(&self, dedup_id: &[u8]) -> bool {
         same_id(&self.dedup_id, dedup_id)
+    }
+
+    /// The dedup id of the row at [`position`](Self::position): the message's own, unless a
+    /// command put the message there and repeats the position of the row before it. `None` if
+    /// that command knew of no such row.
+    #[must_use]
+    pub fn resume_id(&self) -> Option<&str> {
+        match &self.origin {
+            None => Some(&self.dedup_id),
+            Some(_) => self.position_id.as_deref(),
+        }
     }
 }
 

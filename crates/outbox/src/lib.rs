@@ -37,8 +37,11 @@ pub use relay::{
     RelaySnapshot,
 };
 pub use render::{
-    OutboxSpec, Part, PoisonReason, Role, TableFault, Template, TemplateError, check_columns,
-    header_name_fault, is_header_name,
+    CommandMessage, OutboxSpec, Part, PoisonReason, ResumeMark, Role, StoredLetter, TableFault,
+    TableRow, Template, TemplateError, UnfitRow, check_columns, header_name_fault, id_column,
+    ids_may_collide, is_header_name,
 };
 pub use source::{Fork, SessionStart, SourceFault, SourceFaultKind, StatusUpdate};
-pub use verdict::{RetryReason, StopKind};
+pub use verdict::{
+    RetryReason, RowVerdict, StopKind, of_end as end_verdict, of_refusal as refusal_verdict,
+};

@@ -151,15 +151,6 @@ pub enum Notice {
         /// The subject with columns in braces.
         subject: String,
     },
-    /// Integer ids may collide with other messages of a shared stream.
-    #[error(
-        "ids of {table} are integers, unique only in that table; in a shared stream name the \
-         table in dedup_id, for example \"{{table}}:{{id}}\""
-    )]
-    IdsOnlyUniqueInTable {
-        /// `schema.table`.
-        table: String,
-    },
     /// A row can never be stored and goes to the dead letters.
     #[error("row {row_id} of {table} at {position} cannot be published: {reason}")]
     Poison {
@@ -201,10 +192,9 @@ impl Notice {
             | Self::Resumed { .. }
             | Self::TableBound { .. } => Level::Info,
             Self::EpochEnded { reason, .. } => reason.level(),
-            Self::SessionEnded { .. }
-            | Self::EpochRefused { .. }
-            | Self::NoResumePoint { .. }
-            | Self::IdsOnlyUniqueInTable { .. } => Level::Warn,
+            Self::SessionEnded { .. } | Self::EpochRefused { .. } | Self::NoResumePoint { .. } => {
+                Level::Warn
+            }
             Self::ResumeVoid { .. }
             | Self::BeyondLogEnd { .. }
             | Self::Orphans { .. }
@@ -282,6 +272,9 @@ pub enum EpochReason {
     /// The stream lost messages.
     #[error("the stream is not what it was")]
     StreamChanged,
+    /// Another command of ours asked for a gap between our rows.
+    #[error("another postrider command writes the stream")]
+    Yielded,
 }
 
 impl EpochReason {
@@ -290,6 +283,7 @@ impl EpochReason {
             Self::DuplicateProved | Self::Poison | Self::SessionEnded | Self::BeforeSession => {
                 Level::Debug
             }
+            Self::Yielded => Level::Info,
             _ => Level::Warn,
         }
     }

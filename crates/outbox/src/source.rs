@@ -132,6 +132,9 @@ pub enum SourceFaultKind {
     /// An outbox table is missing, or no longer what it was.
     #[error("the outbox table changed")]
     TableChanged,
+    /// The configuration cannot be right for the tables that are there.
+    #[error("the configuration does not fit the tables")]
+    Misconfigured,
     /// Credentials refused (28xxx).
     #[error("PostgreSQL refused the credentials")]
     Authentication,

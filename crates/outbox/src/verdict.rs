@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::broker::{BrokerFault, BrokerFaultKind, Refusal};
+use crate::broker::{BrokerFault, BrokerFaultKind, EpochEnd, Refusal};
 use crate::render::PoisonReason;
 use crate::source::{SourceFault, SourceFaultKind};
 
@@ -55,11 +55,13 @@ pub enum StopKind {
     Halted,
     /// What PostgreSQL sent cannot be understood.
     Failed,
+    /// The configuration is wrong, which only the tables could tell.
+    Misconfigured,
 }
 
 /// What a refused publish means for the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RowVerdict {
+pub enum RowVerdict {
     /// The row can be stored later.
     Retry(RetryReason),
     /// No stream, or the wrong one, takes the subject.
@@ -91,9 +93,17 @@ pub enum RetryReason {
     Other(String),
 }
 
-/// Decides about a refused row.
-pub(crate) fn of_refusal(refusal: &Refusal) -> RowVerdict {
+/// Decides about a refused row of `size_bytes`, headers and payload: whether it can be stored
+/// later, and if not, why. `limit_bytes` is what server and stream take together.
+#[must_use]
+pub fn of_refusal(refusal: &Refusal, size_bytes: u64, limit_bytes: u64) -> RowVerdict {
     match refusal {
+        Refusal::Api { err_code, .. } if *err_code == err_code::MESSAGE_TOO_LARGE => {
+            RowVerdict::Poison(PoisonReason::TooLarge {
+                size_bytes,
+                limit_bytes,
+            })
+        }
         Refusal::Api {
             code,
             err_code,
@@ -122,21 +132,15 @@ pub(crate) fn of_refusal(refusal: &Refusal) -> RowVerdict {
     }
 }
 
-/// Whether JetStream's code says that the message is over the stream's limit.
-pub(crate) const fn is_too_large(code: u32) -> bool {
-    code == err_code::MESSAGE_TOO_LARGE
-}
-
 fn of_api(code: u16, err_code: u32, description: &str) -> RowVerdict {
     let words = || description.to_owned();
     match err_code {
-        err_code::MESSAGE_TOO_LARGE
-        | err_code::HEADERS_TOO_LARGE
-        | err_code::TTL_INVALID
-        | err_code::TTL_DISABLED => RowVerdict::Poison(PoisonReason::Refused {
-            err_code,
-            description: words(),
-        }),
+        err_code::HEADERS_TOO_LARGE | err_code::TTL_INVALID | err_code::TTL_DISABLED => {
+            RowVerdict::Poison(PoisonReason::Refused {
+                err_code,
+                description: words(),
+            })
+        }
         err_code::WRONG_LAST_SEQUENCE | err_code::WRONG_LAST_SEQUENCE_CONSTANT => {
             RowVerdict::Retry(RetryReason::ChainBroken)
         }
@@ -151,6 +155,33 @@ fn of_api(code: u16, err_code: u32, description: &str) -> RowVerdict {
             "{description} ({code}/{err_code})"
         ))),
     }
+}
+
+/// What the end of an epoch says about the one row that was in flight, with the bytes of its
+/// subject and of its headers and payload; `None` where it says nothing. The limits are the
+/// server's own, and a client is not told them.
+#[must_use]
+pub fn of_end(end: &EpochEnd, subject_bytes: usize, size_bytes: u64) -> Option<PoisonReason> {
+    match end {
+        EpochEnd::MaxPayloadViolation => Some(PoisonReason::TooLarge {
+            size_bytes,
+            limit_bytes: 0,
+        }),
+        EpochEnd::Server { detail } if is_control_line(detail) => {
+            Some(PoisonReason::SubjectTooLong {
+                size_bytes: subject_bytes,
+                limit_bytes: 0,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The server's words for a protocol line over its `max_control_line` (nats-server, `errors.go`).
+fn is_control_line(words: &str) -> bool {
+    words
+        .to_ascii_lowercase()
+        .starts_with("maximum control line")
 }
 
 /// Decides about a fault of the replication session. `proven` says that a session has worked in
@@ -170,6 +201,7 @@ pub(crate) fn of_source(fault: &SourceFault, proven: bool) -> Verdict {
         }
         Kind::Authentication | Kind::Permission | Kind::Unfit => Verdict::Stop(StopKind::Refused),
         Kind::Protocol => Verdict::Stop(StopKind::Failed),
+        Kind::Misconfigured => Verdict::Stop(StopKind::Misconfigured),
     }
 }
 

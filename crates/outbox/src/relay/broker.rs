@@ -153,17 +153,24 @@ impl Relay {
         if live.number != epoch {
             return;
         }
-        if end == EpochEnd::MaxPayloadViolation {
+        if verdict::of_end(&end, 0, 0).is_some() {
             if live.careful && live.in_flight == 1 {
-                self.poison_in_flight();
+                self.poison_in_flight(&end);
             }
             self.careful_next = true;
         }
         self.end_epoch(now, EpochReason::Ended(end));
     }
 
+    /// Another command of ours wants to write the stream: the epoch ends, so that it finds a gap
+    /// between our rows. The next one is asked for at once; whoever opens it waits for that
+    /// command first.
+    pub fn handle_yield(&mut self, now: Instant) {
+        self.end_epoch(now, EpochReason::Yielded);
+    }
+
     /// The one row in flight closed the connection by its size.
-    fn poison_in_flight(&mut self) {
+    fn poison_in_flight(&mut self, end: &EpochEnd) {
         let in_flight = self
             .window
             .iter_mut()
@@ -171,11 +178,7 @@ impl Relay {
             .find(|row| matches!(row.state, RowState::Sent { .. }));
         if let Some(row) = in_flight {
             let size = row.message.headers.as_block().len() + row.message.payload.len();
-            let (size_bytes, limit_bytes) = (size as u64, 0);
-            row.message.poison = Some(PoisonReason::TooLarge {
-                size_bytes,
-                limit_bytes,
-            });
+            row.message.poison = verdict::of_end(end, row.message.subject.len(), size as u64);
         }
     }
 
@@ -255,16 +258,9 @@ impl Relay {
             // The chain broke at the row that is being judged; this one was behind it.
             return;
         }
-        let poison = match verdict::of_refusal(&refusal) {
-            RowVerdict::Poison(PoisonReason::Refused { err_code, .. })
-                if verdict::is_too_large(err_code) =>
-            {
-                let size = row.message.headers.as_block().len() + row.message.payload.len();
-                PoisonReason::TooLarge {
-                    size_bytes: size as u64,
-                    limit_bytes: live.start.max_message_bytes,
-                }
-            }
+        let size = row.message.headers.as_block().len() + row.message.payload.len();
+        let limit_bytes = live.start.max_message_bytes;
+        let poison = match verdict::of_refusal(&refusal, size as u64, limit_bytes) {
             RowVerdict::Poison(reason) => reason,
             RowVerdict::Retry(reason) => {
                 self.end_epoch(now, EpochReason::Refused(reason));
@@ -435,7 +431,8 @@ impl Relay {
             | EpochReason::SessionEnded
             | EpochReason::BeforeSession
             | EpochReason::WritersChanged
-            | EpochReason::StreamChanged => true,
+            | EpochReason::StreamChanged
+            | EpochReason::Yielded => true,
             EpochReason::Refused(RetryReason::ChainBroken) => stored_any,
             _ => false,
         };

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use pgoutput::{Frame, Insert, Message, Relation};
 
-use crate::broker::Writers;
 use crate::ledger::LedgerFault;
 use crate::notice::Notice;
 use crate::render::{Part, Plan, Row, TableFault};
@@ -58,7 +57,11 @@ impl Relay {
                 self.fail_session(now, SourceFaultKind::Protocol, detail);
             }
             Err(Fault::Table(fault)) => {
-                let (kind, detail) = (SourceFaultKind::TableChanged, fault.to_string());
+                let kind = match fault {
+                    TableFault::IdsCollide { .. } => SourceFaultKind::Misconfigured,
+                    _ => SourceFaultKind::TableChanged,
+                };
+                let detail = fault.to_string();
                 self.fail_after_draining(now, SourceFault { kind, detail });
             }
         }
@@ -237,19 +240,8 @@ impl Relay {
                     return Ok(());
                 };
                 let plan = Plan::bind(spec, relation).map_err(Fault::Table)?;
-                if plan.ids_only_unique_in_table {
-                    if self.settings.outboxes.len() > 1 {
-                        return Err(Fault::Table(TableFault::IdsCollide { table: name }));
-                    }
-                    if self
-                        .broker
-                        .start()
-                        .is_some_and(|start| start.writers == Writers::Shared)
-                    {
-                        let table = name.clone();
-                        self.notices
-                            .push_back(Notice::IdsOnlyUniqueInTable { table });
-                    }
+                if plan.ids_only_unique_in_table && self.settings.outboxes.len() > 1 {
+                    return Err(Fault::Table(TableFault::IdsCollide { table: name }));
                 }
                 self.notices.push_back(Notice::TableBound {
                     table: name.clone(),

@@ -70,6 +70,8 @@ pub enum Action {
     },
     /// Commit a dead letter; answer with `handle_parked` or `handle_park_failed`.
     Park(Box<DeadLetter>),
+    /// The relay halts at this row and stops: note it where people look for it. No answer.
+    NoteHalted(Box<DeadLetter>),
     /// End the process.
     Stop {
         /// What it means.

@@ -162,6 +162,7 @@ impl Relay {
         };
         if self.settings.on_poison == OnPoison::Halt {
             let detail = notice.to_string();
+            self.actions.push_back(Action::NoteHalted(Box::new(letter)));
             self.stop(StopKind::Halted, detail);
             return false;
         }

@@ -81,13 +81,17 @@ impl Relay {
         }
         if let Resume::Skipping {
             position,
+            dedup_id,
             sequence,
             skipped: 1..,
-            ..
         } = &self.resume
         {
             // Rows were skipped on the word of an earlier epoch. It has to be the same word still.
-            let same = |row: &StoredRow| row.sequence == *sequence && row.position == *position;
+            // A command that wrote behind it has carried its position and id forward.
+            let same = |row: &StoredRow| {
+                let carried = row.origin.is_some() && row.resume_id() == Some(dedup_id);
+                row.position == *position && (row.sequence == *sequence || carried)
+            };
             if !matches!(&start.tail, Tail::Row(row) if same(row)) {
                 self.restart_session(now, EpochReason::StreamChanged);
             }
@@ -113,12 +117,13 @@ impl Relay {
 
     fn resume_at(&mut self, now: std::time::Instant, tail: StoredRow) {
         let position = tail.position;
+        let resume_id = tail.resume_id().unwrap_or_default();
         let proved = if self.seen.newest_stored >= Some(position) {
             Some(true)
         } else {
             self.window
                 .at(position)
-                .map(|row| tail.has_id(&row.message.dedup_id))
+                .map(|row| same_id(resume_id, &row.message.dedup_id))
         };
         let passed = self.window.iter().any(|(_, row)| row.position > position);
         let behind = self
@@ -140,7 +145,7 @@ impl Relay {
                 });
                 self.resume = Resume::Skipping {
                     position,
-                    dedup_id: tail.dedup_id,
+                    dedup_id: resume_id.to_owned(),
                     sequence: tail.sequence,
                     skipped: 0,
                 };
@@ -281,6 +286,10 @@ fn resume_row<'a>(
     };
     if void_tail == Some(row.sequence) {
         return ResumePoint::Unknown(None);
+    }
+    if row.resume_id().is_none() {
+        let detail = "its last message came from a command, when there was no resume point";
+        return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
     }
     let position = row.position;
     let notice = match session.standing(row, log_end) {

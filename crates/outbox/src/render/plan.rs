@@ -200,31 +200,52 @@ pub fn check_columns<'a>(
     columns: impl IntoIterator<Item = (&'a str, &'a str)>,
     others: usize,
 ) -> Result<(), TableFault> {
-    let column = |(name, type_name): (&str, &str)| pgoutput::Column {
-        flags: 0,
-        name: Name::new(Bytes::copy_from_slice(name.as_bytes())),
-        type_oid: match type_name {
-            "smallint" => type_oid::INT2,
-            "integer" => type_oid::INT4,
-            "bigint" => type_oid::INT8,
-            _ => 0,
-        },
-        type_modifier: -1,
-    };
-    let relation = Relation {
-        xid: None,
-        id: 0,
-        namespace: Name::new(Bytes::copy_from_slice(spec.schema.as_bytes())),
-        name: Name::new(Bytes::copy_from_slice(spec.table.as_bytes())),
-        replica_identity: pgoutput::ReplicaIdentity::Default,
-        columns: columns.into_iter().map(column).collect(),
-    };
+    let relation = relation(spec, columns);
     let plan = Plan::bind(spec, &relation)?;
     if plan.ids_only_unique_in_table && others > 0 {
         let table = table_name(&relation);
         return Err(TableFault::IdsCollide { table });
     }
     Ok(())
+}
+
+/// Whether ids of a table with these columns are integers, unique only within the table, and the
+/// dedup ids made of them do not name it: in a shared stream another writer may use the same.
+pub fn ids_may_collide<'a>(
+    spec: &OutboxSpec,
+    columns: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> bool {
+    Plan::bind(spec, &relation(spec, columns)).is_ok_and(|plan| plan.ids_only_unique_in_table)
+}
+
+/// A table as a Relation message would describe it, from its columns' names and types as
+/// PostgreSQL writes them (`format_type`).
+pub(crate) fn relation<'a>(
+    spec: &OutboxSpec,
+    columns: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Relation {
+    let column = |(name, type_name): (&str, &str)| pgoutput::Column {
+        flags: 0,
+        name: Name::new(Bytes::copy_from_slice(name.as_bytes())),
+        type_oid: match type_name {
+            "bytea" => type_oid::BYTEA,
+            "smallint" => type_oid::INT2,
+            "integer" => type_oid::INT4,
+            "bigint" => type_oid::INT8,
+            "json" => type_oid::JSON,
+            "jsonb" => type_oid::JSONB,
+            _ => 0,
+        },
+        type_modifier: -1,
+    };
+    Relation {
+        xid: None,
+        id: 0,
+        namespace: Name::new(Bytes::copy_from_slice(spec.schema.as_bytes())),
+        name: Name::new(Bytes::copy_from_slice(spec.table.as_bytes())),
+        replica_identity: pgoutput::ReplicaIdentity::Default,
+        columns: columns.into_iter().map(column).collect(),
+    }
 }
 
 /// `schema.table` as people write it, for messages and headers.

@@ -15,11 +15,11 @@ use crate::{Position, Source};
 
 /// Longest subject, in bytes. NATS reads at most 4096 bytes of a protocol line
 /// (`max_control_line`), of which reply subject, verb and sizes take up to 200.
-const MAX_SUBJECT_BYTES: usize = 3_800;
+pub(super) const MAX_SUBJECT_BYTES: usize = 3_800;
 
 /// Largest header block of a row, in bytes. JetStream refuses more than 65,535 (error 10097), of
 /// which the headers that depend on the attempt take up to 500.
-const MAX_HEADERS_BYTES: usize = 65_000;
+pub(super) const MAX_HEADERS_BYTES: usize = 65_000;
 
 /// Size of the buffers that rendered subjects and headers are cut from, in bytes: large enough
 /// that an allocation serves many rows, small enough that one held row pins little.
@@ -52,11 +52,11 @@ pub enum PoisonReason {
     #[error("the bytea payload cannot be read as hexadecimal")]
     PayloadNotHex,
     /// Subject too long for the NATS protocol.
-    #[error("the subject has {size_bytes} bytes, {limit_bytes} are possible")]
+    #[error("the subject has {size_bytes} bytes, {}", subject_limit(*.limit_bytes))]
     SubjectTooLong {
         /// Its length.
         size_bytes: usize,
-        /// The limit.
+        /// The limit, 0 if it is the server's own, which it does not tell.
         limit_bytes: usize,
     },
     /// Headers too large for JetStream.
@@ -68,15 +68,11 @@ pub enum PoisonReason {
         limit_bytes: usize,
     },
     /// Headers and payload are larger than what may be sent.
-    #[error(
-        "headers and payload have {size_bytes} bytes, the limit is {limit_bytes} \
-         (the least of nats.max_message_bytes, the server's max_payload and the stream's \
-         max_msg_size)"
-    )]
+    #[error("headers and payload have {size_bytes} bytes, {}", message_limit(*.limit_bytes))]
     TooLarge {
         /// Headers and payload together.
         size_bytes: u64,
-        /// The limit, 0 if the server did not say.
+        /// The limit, 0 if it is the account's own, which the server does not tell.
         limit_bytes: u64,
     },
     /// JetStream holds the dedup id for another row.
@@ -87,6 +83,12 @@ pub enum PoisonReason {
     IdTaken {
         /// Where the other message stands.
         sequence: u64,
+    },
+    /// A dead letter's subject that was changed by hand to one that no message can have.
+    #[error("{subject:?} is no subject that can be published to")]
+    SubjectUnfit {
+        /// The subject, shortened.
+        subject: String,
     },
     /// JetStream refused this very message.
     #[error("JetStream refused the message: {description} ({err_code})")]
@@ -99,6 +101,16 @@ pub enum PoisonReason {
 }
 
 impl PoisonReason {
+    /// Whether the row could be rendered whole, so that only its size, its id or JetStream is in
+    /// the way.
+    #[must_use]
+    pub const fn is_rendered_whole(&self) -> bool {
+        !matches!(
+            self,
+            Self::HeadersNotObject { .. } | Self::HeaderRefused { .. } | Self::PayloadNotHex
+        )
+    }
+
     /// A short fixed name for tables, metrics and queries.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -108,11 +120,31 @@ impl PoisonReason {
             Self::HeaderRefused { .. } => "header_refused",
             Self::PayloadNotHex => "payload_not_hex",
             Self::SubjectTooLong { .. } => "subject_too_long",
+            Self::SubjectUnfit { .. } => "subject_unfit",
             Self::HeadersTooLarge { .. } => "headers_too_large",
             Self::TooLarge { .. } => "too_large",
             Self::IdTaken { .. } => "id_taken",
             Self::Refused { .. } => "refused",
         }
+    }
+}
+
+fn subject_limit(limit_bytes: usize) -> String {
+    match limit_bytes {
+        0 => "more than the server's max_control_line leaves room for".to_owned(),
+        _ => format!("{limit_bytes} are possible"),
+    }
+}
+
+fn message_limit(limit_bytes: u64) -> String {
+    match limit_bytes {
+        0 => "more than the account's max_payload, which a client is not told; set \
+              nats.max_message_bytes to it"
+            .to_owned(),
+        _ => format!(
+            "the limit is {limit_bytes} (the least of nats.max_message_bytes, the server's \
+             max_payload and the stream's max_msg_size)"
+        ),
     }
 }
 
@@ -189,6 +221,11 @@ impl Renderer {
             self.arena = BytesMut::with_capacity(ARENA_BYTES);
         }
         Ok(self.render_values(row, &Values(values)))
+    }
+
+    /// Renders a row whose values did not come as a tuple; they are as many as the plan's columns.
+    pub(super) fn render_text(&mut self, row: &Row<'_>, values: &[Value<'_>]) -> Rendered {
+        self.render_values(row, &Values(values))
     }
 
     fn render_values(&mut self, row: &Row<'_>, values: &Values<'_>) -> Rendered {
@@ -327,13 +364,13 @@ fn begin_header(out: &mut BytesMut, name: &str) {
     out.put_slice(b": ");
 }
 
-fn put_header(out: &mut BytesMut, name: &str, value: impl FnOnce(&mut BytesMut)) {
+pub(super) fn put_header(out: &mut BytesMut, name: &str, value: impl FnOnce(&mut BytesMut)) {
     begin_header(out, name);
     value(out);
     out.put_slice(b"\r\n");
 }
 
-fn push_display(out: &mut BytesMut, value: impl std::fmt::Display) {
+pub(super) fn push_display(out: &mut BytesMut, value: impl std::fmt::Display) {
     // Writing to a growing buffer cannot fail.
     let _ = std::fmt::Write::write_fmt(out, format_args!("{value}"));
 }

@@ -510,6 +510,31 @@ fn a_connection_closed_for_max_payload_finds_its_row_and_only_that_one() {
 }
 
 #[test]
+fn a_subject_over_the_servers_own_line_is_found_by_being_alone() {
+    let words = || EpochEnd::Server {
+        detail: "maximum control line exceeded".to_owned(),
+    };
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.transaction(100, &[("long", "1"), ("b", "1")]);
+    assert_eq!(bench.take_sent().len(), 2);
+    bench.end_epoch(words());
+    bench.advance(1_000);
+    assert_eq!(bench.take_sent_ids(), ["long"]);
+    bench.end_epoch(words());
+    bench.advance(1_000);
+    let letter = bench.letters()[0].clone();
+    assert_eq!(letter.reason.name(), "subject_too_long");
+    let text = letter.reason.to_string();
+    assert!(
+        text.contains("13 bytes") && text.contains("max_control_line"),
+        "{text}"
+    );
+    bench.parked(letter.token);
+    bench.ack_all();
+    assert_eq!(bench.settled(), 110);
+}
+
+#[test]
 fn a_broker_that_lost_acked_messages_is_refilled_in_a_new_session() {
     let mut bench = Bench::new(Writers::Exclusive);
     bench.transaction(100, &[("a", "1"), ("b", "1")]);

@@ -2,7 +2,8 @@
 
 use super::support::{Bench, api_error, id_of, settings};
 use crate::outbox::{
-    EpochEnd, Notice, OnPoison, PoisonReason, Refusal, SourceFaultKind, StopKind, Token, Writers,
+    Action, EpochEnd, Notice, OnPoison, PoisonReason, Refusal, SourceFaultKind, StopKind, Token,
+    Writers,
 };
 
 /// Message too large for the stream (JetStream error 10054).
@@ -141,6 +142,11 @@ fn halt_waits_for_the_rows_before_it_and_stops_with_the_row() {
         assert_eq!(kind, StopKind::Halted);
         assert!(text.contains("xxxx") && text.contains("0/C8/0"), "{text}");
         assert!(text.len() < 500, "a long id is shortened: {text}");
+        let noted = |action: &Action| match action {
+            Action::NoteHalted(letter) => Some(letter.dedup_id == long),
+            _ => None,
+        };
+        assert_eq!(bench.actions.iter().find_map(noted), Some(true));
         assert!(bench.letters().is_empty());
         assert_eq!(bench.settled(), 110);
     }

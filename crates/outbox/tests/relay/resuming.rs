@@ -2,9 +2,12 @@
 
 use super::support::wire::Val::Text;
 use super::support::wire::{self, oid};
-use super::support::{Bench, ORDERS, epoch_start, position, session_start, settings, stored};
+use super::support::{
+    Bench, ORDERS, epoch_start, id_of, position, session_start, settings, stored,
+};
 use crate::outbox::{
-    Action, EpochEnd, EpochStart, Fork, Notice, Position, SourceFaultKind, StoredRow, Tail, Writers,
+    Action, EpochEnd, EpochStart, Fork, Notice, Position, ReadBack, SourceFaultKind, StoredRow,
+    Tail, Writers,
 };
 use pgoutput::Lsn;
 
@@ -344,4 +347,91 @@ fn a_timeline_that_the_server_never_was_on_is_void() {
     assert!(bench.noticed(|notice| matches!(notice, Notice::NoResumePoint { .. })));
     bench.transaction(100, &[("x", "1")]);
     assert_eq!(bench.take_sent_ids(), ["x"]);
+}
+
+/// A message of a command at sequence 5, which repeats what the tail before it said.
+fn letter_at(at: Position, position_id: Option<&str>) -> StoredRow {
+    StoredRow {
+        origin: Some("dead-letter".to_owned()),
+        position_id: position_id.map(str::to_owned),
+        ..stored(5, at, "letter")
+    }
+}
+
+#[test]
+fn a_commands_message_at_the_tail_tells_the_resume_point_of_the_row_before_it() {
+    let tail = Tail::Row(letter_at(position(200, 0), Some("b")));
+    let mut bench = begun(tail);
+    bench.transaction(100, &[("a", "1")]);
+    bench.transaction(200, &[("b", "1"), ("c", "1")]);
+    assert!(bench.noticed(proved));
+    let sent = bench.take_sent();
+    assert_eq!(sent.iter().map(id_of).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(sent[0].expected_last_sequence, Some(5));
+    bench.ack(&sent[0]);
+    assert_eq!(bench.settled(), 210);
+    // The id is that of the row, not that of the message which repeats its position.
+    let mut bench = begun(Tail::Row(letter_at(position(100, 0), Some("b"))));
+    bench.transaction(100, &[("letter", "1")]);
+    assert!(bench.noticed(voided));
+}
+
+#[test]
+fn a_command_that_writes_while_rows_are_skipped_changes_nothing() {
+    let mut bench = begun(tail_at(position(200, 0), "b"));
+    bench.transaction(100, &[("a", "1")]);
+    let mut next = stream(Tail::Row(StoredRow {
+        sequence: 6,
+        ..letter_at(position(200, 0), Some("b"))
+    }));
+    next.last_sequence = 6;
+    bench.stream = Some(next);
+    bench.end_epoch(EpochEnd::Disconnected {
+        detail: "gone".to_owned(),
+    });
+    bench.advance(1_000);
+    bench.transaction(200, &[("b", "1"), ("c", "1")]);
+    assert!(bench.noticed(proved) && !bench.noticed(voided));
+    assert_eq!(bench.relay.snapshot().counters.sessions, 1);
+    assert_eq!(bench.take_sent()[0].expected_last_sequence, Some(6));
+}
+
+#[test]
+fn a_command_that_knew_no_resume_point_leaves_none() {
+    let mut bench = begun(Tail::Row(letter_at(position(0, 0), None)));
+    bench.transaction(100, &[("a", "1"), ("b", "1")]);
+    assert!(bench.noticed(|notice| matches!(notice, Notice::NoResumePoint { .. })));
+    assert_eq!(bench.take_sent_ids(), ["a"], "one row at a time");
+}
+
+#[test]
+fn a_command_finds_its_gap_between_rows_in_flight_and_none_is_lost_or_doubled() {
+    let mut bench = Bench::new(Writers::Exclusive);
+    bench.transaction(100, &[("a", "1"), ("b", "1"), ("c", "1")]);
+    let sent = bench.take_sent();
+    bench.ack(&sent[0]);
+    // "b" is stored, but its ack never comes; then the command writes.
+    bench.store(&sent[1]);
+    let now = bench.now();
+    let letter = letter_at(position(100, 1), Some("b"));
+    let stream = bench.stream.as_mut().unwrap();
+    (stream.last_sequence, stream.tail) = (
+        3,
+        Tail::Row(StoredRow {
+            sequence: 3,
+            ..letter
+        }),
+    );
+    bench.relay.handle_yield(now);
+    bench.pump();
+    for (token, sequence) in bench.questions() {
+        let found = ReadBack::Row(stored(sequence, position(100, 1), "b"));
+        bench.read_back(token, found);
+    }
+    let sent = bench.take_sent();
+    assert_eq!(sent.iter().map(id_of).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(sent[0].expected_last_sequence, Some(3));
+    assert!(!bench.noticed(|notice| matches!(notice, Notice::SecondWriter { .. })));
+    bench.ack_at(sent[0].token, 4);
+    assert_eq!(bench.settled(), 110);
 }

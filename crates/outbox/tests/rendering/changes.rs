@@ -227,7 +227,7 @@ fn integer_ids_of_several_outboxes_need_the_table_in_the_dedup_id() {
     bench.wal(0, wire::relation(1, "public", "outbox", &columns));
     assert_stopped(
         &bench,
-        StopKind::SlotLost,
+        StopKind::Misconfigured,
         &["public.outbox", "{table}", "dedup_id"],
     );
 
@@ -262,21 +262,4 @@ fn uuids_of_several_outboxes_do_not_collide() {
     bench.wal(256, wire::begin(256));
     bench.wal(0, wire::relation(1, "public", "outbox", &columns));
     assert_eq!(bench.stop(), None);
-}
-
-#[test]
-fn integer_ids_in_a_shared_stream_are_warned_of() {
-    let columns = [
-        ("id", oid::INT4),
-        ("type", oid::TEXT),
-        ("payload", oid::JSONB),
-    ];
-    for (writers, warned) in [(Writers::Shared, true), (Writers::Exclusive, false)] {
-        let mut bench = Bench::new(writers);
-        bench.wal(256, wire::begin(256));
-        bench.wal(0, wire::relation(1, "public", "outbox", &columns));
-        let warning = |notice: &Notice| matches!(notice, Notice::IdsOnlyUniqueInTable { .. });
-        assert_eq!(bench.noticed(warning), warned);
-        assert_eq!(bench.stop(), None);
-    }
 }

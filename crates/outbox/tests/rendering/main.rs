@@ -10,6 +10,7 @@
 
 extern crate postrider_outbox as outbox;
 
+mod any_values;
 mod changes;
 mod limits;
 mod rules;

@@ -162,5 +162,6 @@ fn row_of(sequence: u64, stored: &Stored) -> Option<StoredRow> {
         position: stored.position?,
         dedup_id: stored.id.clone(),
         origin: None,
+        position_id: None,
     })
 }

@@ -389,7 +389,7 @@ impl World {
                 self.schedule_in(100, 50_000, event);
             }
             // Every subject is the stream's, and the question is only about stalls.
-            Action::FindTaker { .. } => {}
+            Action::FindTaker { .. } | Action::NoteHalted(_) => {}
             Action::Stop { kind, detail } => return self.stopped(kind, &detail),
         }
         Ok(())

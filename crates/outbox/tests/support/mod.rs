@@ -91,6 +91,7 @@ pub(crate) fn stored(sequence: u64, at: Position, dedup_id: &str) -> StoredRow {
         position: at,
         dedup_id: dedup_id.to_owned(),
         origin: None,
+        position_id: None,
     }
 }
 
