@@ -18,17 +18,25 @@
 \if :{?table} \else \set table outbox
 \endif
 
--- section: roles
+-- section: role
 CREATE ROLE :"role" LOGIN REPLICATION;
+-- end section
 
--- Counting, replaying, verifying and recovering read the table; streaming itself does not.
+-- Counting and retrying read the table; streaming itself does not.
+-- section: schema
 GRANT USAGE ON SCHEMA :"schema" TO :"role";
+-- end section
+-- section: table
 GRANT SELECT ON :"schema".:"table" TO :"role";
+-- end section
 
+-- section: dead_letters
 -- Parking rows that JetStream cannot take. Without this, `on_poison = "park"` acts as "halt".
 GRANT USAGE ON SCHEMA postrider TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON postrider.dead_letter TO :"role";
+-- end section
 
+-- section: monitor
 -- Optional: names of other sessions, their ages, and reply times in `postrider status`.
 GRANT pg_monitor TO :"role";
 -- end section

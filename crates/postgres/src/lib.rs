@@ -20,12 +20,16 @@ mod session;
 mod setup;
 mod sql;
 mod table;
+mod turn;
 mod url;
 mod version;
 
 pub use connect::{PgStream, TlsError, Transport};
 pub use control::Control;
-pub use dead_letter::{DEAD_LETTER_TABLE, DeadLetter, DeadLetterAccess};
+pub use dead_letter::{
+    DEAD_LETTER_TABLE, DeadLetter, DeadLetterAccess, DeadLetterEntry, DeadLetterFilter,
+    DeadLetterFull, DeadLetterStats, LetterTry,
+};
 pub use error::{Fault, PgError, ServerError, SqlState};
 pub use lag::{OpenTransaction, SlotHolder, SlotLag};
 pub use publication::{MAX_PUBLISHED_TABLES, Publication, PublishedTable};
@@ -40,6 +44,7 @@ pub use setup::{
 pub use table::{
     Column, MAX_COUNTED_ROWS, RowCount, TableInfo, TableKind, TableName, TableNameError,
 };
+pub use turn::{TURN, is_turn_timeout};
 pub use url::{
     ConnectConfig, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PORT, Environment, Host, HostAddress, Password,
     SessionTarget, TlsMode, UrlError, UrlErrors,

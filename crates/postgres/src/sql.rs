@@ -87,7 +87,11 @@ mod tests {
             (PUBLICATION_AND_SLOT, "publication"),
             (PUBLICATION_AND_SLOT, "slot"),
             (PUBLICATION_AND_SLOT, "slot_with_failover"),
-            (ROLES, "roles"),
+            (ROLES, "role"),
+            (ROLES, "schema"),
+            (ROLES, "table"),
+            (ROLES, "dead_letters"),
+            (ROLES, "monitor"),
             (SLOT_LAG, "slot_lag"),
             (DEAD_LETTER, "dead_letter"),
         ] {

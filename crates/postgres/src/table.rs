@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use tokio_postgres::SimpleQueryMessage;
+
 use crate::control::Control;
 use crate::error::PgError;
-use crate::quote::quote_qualified;
+use crate::quote::{quote_identifier, quote_literal, quote_qualified};
 
 /// Rows that are counted exactly; beyond, "at least" is enough to say and cheaper to know.
 pub const MAX_COUNTED_ROWS: i64 = 1_000_000;
@@ -29,6 +31,12 @@ pub struct TableNameError {
 }
 
 impl TableName {
+    /// The name as SQL takes it, in double quotes.
+    #[must_use]
+    pub fn to_sql(&self) -> String {
+        quote_qualified(&self.schema, &self.name)
+    }
+
     /// Reads a name as SQL does: unquoted parts are folded to lower case, parts in double quotes
     /// are taken as they are. Without a schema, `public`.
     ///
@@ -87,9 +95,9 @@ fn identifier(text: &str) -> Option<(String, Option<&str>)> {
 }
 
 impl fmt::Display for TableName {
-    /// `schema.table`, in double quotes: the text that SQL takes.
+    /// `schema.table`, for people; SQL takes [`to_sql`](TableName::to_sql).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&quote_qualified(&self.schema, &self.name))
+        write!(f, "{}.{}", self.schema, self.name)
     }
 }
 
@@ -224,7 +232,7 @@ impl Control {
         }
         let statement = format!(
             "SELECT count(*) FROM (SELECT FROM {} LIMIT {}) AS counted",
-            table.name,
+            table.name.to_sql(),
             MAX_COUNTED_ROWS + 1,
         );
         let count: i64 = self.client().query_one(&statement, &[]).await?.try_get(0)?;
@@ -233,6 +241,75 @@ impl Control {
         } else {
             RowCount::Exactly(count)
         })
+    }
+
+    /// Counts the rows of a table that were committed before a slot was made, as long as it has
+    /// not streamed; `None` if the slot is not there or the role may not read the table. No more
+    /// than [`MAX_COUNTED_ROWS`] rows are looked at.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error.
+    pub async fn rows_before_slot(
+        &self,
+        table: &TableInfo,
+        slot: &str,
+    ) -> Result<Option<RowCount>, PgError> {
+        if !table.readable {
+            return Ok(None);
+        }
+        // Until it streams, a slot keeps the oldest transaction that ran when it was made. A row
+        // of long ago has an xmin of an earlier round of the counter, which looks like the future.
+        let statement = format!(
+            "SELECT count(*), count(*) FILTER (WHERE age(rows.xmin) NOT BETWEEN 0 AND s.oldest) \
+             FROM (SELECT age(catalog_xmin) AS oldest FROM pg_replication_slots \
+                   WHERE slot_name = $1 AND catalog_xmin IS NOT NULL) AS s, \
+             LATERAL (SELECT t.xmin FROM {} AS t LIMIT {}) AS rows",
+            table.name.to_sql(),
+            MAX_COUNTED_ROWS + 1,
+        );
+        let row = self.client().query_one(&statement, &[&slot]).await?;
+        let (all, before): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Some(if all > MAX_COUNTED_ROWS && before > 0 {
+            RowCount::MoreThan(before - 1)
+        } else {
+            RowCount::Exactly(before)
+        }))
+    }
+
+    /// The rows of a table with this id, at most two: their values in the order of
+    /// [`TableInfo::columns`], in the text form of their types.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error, also where `id` is no value of the column's type
+    /// or a value is not UTF-8.
+    pub async fn rows_with_id(
+        &self,
+        table: &TableInfo,
+        column: &str,
+        id: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, PgError> {
+        let columns: Vec<String> = table
+            .columns
+            .iter()
+            .map(|column| quote_identifier(&column.name))
+            .collect();
+        // A literal without a type takes that of the column, so that an index serves.
+        let statement = format!(
+            "SELECT {} FROM {} WHERE {} = {} LIMIT 2",
+            columns.join(", "),
+            table.name.to_sql(),
+            quote_identifier(column),
+            quote_literal(id),
+        );
+        let mut rows = Vec::new();
+        for message in self.client().simple_query(&statement).await? {
+            if let SimpleQueryMessage::Row(row) = message {
+                let value = |index| Ok(row.try_get(index)?.map(str::to_owned));
+                let values: Result<_, PgError> = (0..columns.len()).map(value).collect();
+                rows.push(values?);
+            }
+        }
+        Ok(rows)
     }
 }
 
@@ -257,7 +334,7 @@ mod tests {
                 (schema, name),
                 "{text}"
             );
-            assert_eq!(TableName::parse(&table.to_string()).unwrap(), table);
+            assert_eq!(TableName::parse(&table.to_sql()).unwrap(), table);
         }
         for text in [
             "", ".", "a.", ".a", "a.b.c", "a-b", "\"a", "\"\"", "\"a\"b", "1a", "a b",

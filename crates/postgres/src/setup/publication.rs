@@ -29,8 +29,9 @@ pub(super) fn statements(publication: &str, tables: &[TableName]) -> Vec<String>
 
 fn add_table(publication: &str, table: &TableName) -> String {
     format!(
-        "ALTER PUBLICATION {} ADD TABLE {table};",
-        quote_identifier(publication)
+        "ALTER PUBLICATION {} ADD TABLE {};",
+        quote_identifier(publication),
+        table.to_sql()
     )
 }
 

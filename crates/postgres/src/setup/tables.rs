@@ -97,7 +97,7 @@ fn unfit(info: &TableInfo) -> Option<String> {
         return Some(format!(
             "it is unlogged or temporary, so its rows are not in the WAL (ALTER TABLE {} SET \
              LOGGED)",
-            info.name
+            info.name.to_sql()
         ));
     }
     None

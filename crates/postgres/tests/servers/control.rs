@@ -61,7 +61,7 @@ async fn a_row_is_parked_once_however_often_it_comes() {
             relay.dead_letter_access().await.unwrap(),
             DeadLetterAccess::Missing
         );
-        assert_eq!(relay.dead_letter_count("s").await.unwrap(), None);
+        assert_eq!(relay.dead_letter_stats("s").await.unwrap(), None);
 
         let file = include_str!("../../../../sql/dead_letter.sql");
         postgres.sql("shop", file).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_row_is_parked_once_however_often_it_comes() {
             relay.dead_letter_access().await.unwrap(),
             DeadLetterAccess::NoRight
         );
-        assert_eq!(relay.dead_letter_count("s").await.unwrap(), None);
+        assert_eq!(relay.dead_letter_stats("s").await.unwrap(), None);
         let grant = "GRANT USAGE ON SCHEMA postrider TO relay; \
                      GRANT SELECT, INSERT ON postrider.dead_letter TO relay";
         postgres.sql("shop", grant).await.unwrap();
@@ -99,8 +99,20 @@ async fn a_row_is_parked_once_however_often_it_comes() {
             ..letter
         };
         assert!(relay.park(&second).await.unwrap());
-        assert_eq!(relay.dead_letter_count("s").await.unwrap(), Some(2));
-        assert_eq!(relay.dead_letter_count("other").await.unwrap(), Some(0));
+        let stats = relay.dead_letter_stats("s").await.unwrap().unwrap();
+        assert_eq!((stats.parked, stats.halted), (2, None));
+        assert_eq!(stats.newest_reason.as_deref(), Some("too_large"));
+        assert!(stats.oldest_age.is_some());
+        let other = relay.dead_letter_stats("other").await.unwrap().unwrap();
+        assert_eq!((other.parked, other.oldest_age), (0, None));
+        // A halt at a row is noted beside, and the right to insert is enough for it.
+        for reason in ["no_id", "too_large"] {
+            let halted = DeadLetter { reason, ..letter };
+            relay.note_halted(&halted).await.unwrap();
+        }
+        let stats = relay.dead_letter_stats("s").await.unwrap().unwrap();
+        assert_eq!(stats.parked, 2);
+        assert_eq!(stats.halted.unwrap().reason, "no_id");
         let payload = "SELECT encode(payload, 'hex') FROM postrider.dead_letter LIMIT 1";
         assert_eq!(
             postgres.value("shop", payload).await.unwrap().as_deref(),
