@@ -30,10 +30,14 @@ mod code {
     pub(super) const NO_MESSAGE: u32 = 10_037;
     /// JSNotEnabledForAccountErr.
     pub(super) const OFF_FOR_ACCOUNT: u32 = 10_039;
+    /// JSClusterNoPeersErrF.
+    pub(super) const NO_PEERS: u32 = 10_005;
     /// JSStreamNotFoundErr.
     pub(super) const NO_STREAM: u32 = 10_059;
     /// JSStreamSubjectOverlapErr.
     pub(super) const SUBJECT_OVERLAP: u32 = 10_065;
+    /// JSStreamReplicasNotSupportedErr.
+    pub(super) const NO_REPLICAS: u32 = 10_074;
     /// JSNotEnabledErr.
     pub(super) const OFF: u32 = 10_076;
 }
@@ -69,6 +73,12 @@ impl ApiFault {
     /// Whether the stream's subjects are another stream's already.
     pub(crate) fn is_subject_overlap(&self) -> bool {
         matches!(self, Self::Api { err_code, .. } if *err_code == code::SUBJECT_OVERLAP)
+    }
+
+    /// Whether there are not as many servers as the stream is to have replicas.
+    pub(crate) fn is_lack_of_servers(&self) -> bool {
+        let lack = [code::NO_PEERS, code::NO_REPLICAS];
+        matches!(self, Self::Api { err_code, .. } if lack.contains(err_code))
     }
 
     /// Whether the stream does not exist.

@@ -238,6 +238,17 @@ impl StreamAdmin {
 
     async fn create_fault(&self, wanted: &StreamWanted, error: ApiFault) -> BrokerFault {
         let stream = &wanted.target.stream;
+        if error.is_lack_of_servers() {
+            let replicas = wanted.replicas;
+            return fault(
+                BrokerFaultKind::StreamUnfit,
+                format!(
+                    "{stream}: {replicas} replicas need a cluster of {replicas} servers with \
+                     JetStream ({error}); add servers, or set nats.replicas to what there is (1 \
+                     without a cluster)"
+                ),
+            );
+        }
         if !error.is_subject_overlap() {
             return error.into_broker_fault(stream, &format!("STREAM.CREATE.{stream}"));
         }
