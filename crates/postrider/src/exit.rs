@@ -48,7 +48,8 @@ impl Exit {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Usage => {
-                "bad flags or configuration (all faults listed at once, before any connection)"
+                "bad flags or configuration (all faults listed at once, before any connection \
+                 unless only the tables can tell)"
             }
             Self::Refused => "a precondition does not hold",
             Self::SlotLost => "slot lost or missing, or its publication or table gone",

@@ -21,6 +21,7 @@ use crate::cli::output::{complain, print};
 use crate::cli::{Command, Invocation};
 use crate::config::{Environment, Faults, Loaded, Settings};
 use crate::exit::{CommandError, Exit, StatusExit};
+use crate::logging::LogFormat;
 
 /// Threads of the runtime. One for the streamer's loop, one for what must not wait for it.
 const WORKER_THREADS: usize = 2;
@@ -48,7 +49,13 @@ pub fn start(args: impl IntoIterator<Item = OsString>, environment: &dyn Environ
     match execute(invocation.command, loaded.settings) {
         Ok(code) => code,
         Err(error) => {
-            complain(&loaded.redactor.clean(&error.to_string()));
+            match log_settings.format {
+                // Whoever reads the log by program reads the end in the same form.
+                LogFormat::Json if tracing::enabled!(tracing::Level::ERROR) => {
+                    tracing::error!(exit_code = error.exit().code(), "{error}");
+                }
+                _ => complain(&loaded.redactor.clean(&error.to_string())),
+            }
             code_of(error.exit(), is_status)
         }
     }
@@ -103,6 +110,9 @@ fn execute(command: Command, settings: Settings) -> Result<u8, CommandError> {
             Command::Setup(args) => Ok(commands::setup::execute(settings, args).await?.code()),
             Command::Run(args) => Ok(commands::run::execute(settings, args).await?.code()),
             Command::Status(args) => Ok(commands::status::execute(settings, args).await?.code()),
+            Command::DeadLetters(args) => Ok(commands::dead_letters::execute(settings, args)
+                .await?
+                .code()),
             Command::Teardown(args) => {
                 Ok(commands::teardown::execute(settings, args).await?.code())
             }

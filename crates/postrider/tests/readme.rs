@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use postrider::{cli, config, exit};
 
 /// Every header that a message can carry, by the constants of the code.
-const HEADERS: [&str; 16] = {
+const HEADERS: [&str; 17] = {
     use outbox::header::*;
     [
         MSG_ID,
@@ -29,8 +29,8 @@ const HEADERS: [&str; 16] = {
         SOURCE,
         PAYLOAD,
         CONTENT_TYPE,
-        // Reserved for messages that do not come from the log.
         ORIGIN,
+        POSITION_ID,
         // Named by W3C, not by us.
         "traceparent",
         "tracestate",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches};
 
+use crate::config::TableName;
 use crate::config::fault::{Fault, Place, Wrong, quote};
 use crate::config::units::{Bounds, parse_duration, parse_integer, parse_size};
 
@@ -16,6 +17,8 @@ pub enum Command {
     Run(RunArgs),
     /// `status`.
     Status(StatusArgs),
+    /// `dead-letters`.
+    DeadLetters(DeadLettersArgs),
     /// `teardown`.
     Teardown(TeardownArgs),
 }
@@ -61,16 +64,16 @@ pub struct RunArgs {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StatusArgs {
     /// Form of the result.
-    pub output: StatusOutput,
+    pub output: Output,
     /// Repeat with this pause.
     pub watch: Option<Duration>,
     /// Limits that turn it into a check.
     pub limits: StatusLimits,
 }
 
-/// Form of the result of `status`.
+/// Form of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StatusOutput {
+pub enum Output {
     /// A table for people.
     #[default]
     Table,
@@ -87,6 +90,41 @@ pub struct StatusLimits {
     pub max_lag: Option<Duration>,
     /// Most WAL that the slot retains, in bytes.
     pub max_retained_bytes: Option<u64>,
+}
+
+/// What `dead-letters` is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeadLettersArgs {
+    /// `dead-letters list`.
+    List(ListArgs),
+    /// `dead-letters retry`.
+    Retry(RetryArgs),
+    /// `dead-letters discard`: those with these numbers.
+    Discard(Vec<i64>),
+}
+
+/// Flags of `dead-letters list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListArgs {
+    /// Form of the result.
+    pub output: Output,
+    /// Only those of this table, `schema.table`.
+    pub table: Option<String>,
+    /// Only those with this reason.
+    pub reason: Option<String>,
+    /// Of every slot, not of the configured one alone.
+    pub all_slots: bool,
+}
+
+/// Flags of `dead-letters retry`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetryArgs {
+    /// Those with these numbers; empty for all.
+    pub ids: Vec<i64>,
+    /// Of all, only those of this table, `schema.table`.
+    pub table: Option<String>,
+    /// Of all, only those with this reason.
+    pub reason: Option<String>,
 }
 
 /// Flags of `teardown`.
@@ -122,9 +160,15 @@ const LAG_BOUNDS: Bounds = Bounds {
     max: 315_360_000,
 };
 
+/// Numbers of dead letters, as PostgreSQL gives them.
+const ID_BOUNDS: Bounds = Bounds {
+    min: 1,
+    max: i64::MAX as u64,
+};
+
 /// All commands for clap.
-pub(super) fn all() -> [clap::Command; 4] {
-    [setup(), run(), status(), teardown()]
+pub(super) fn all() -> [clap::Command; 5] {
+    [setup(), run(), status(), dead_letters(), teardown()]
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {
@@ -233,6 +277,95 @@ fn status() -> clap::Command {
         )
 }
 
+fn dead_letters() -> clap::Command {
+    clap::Command::new("dead-letters")
+        .about("Lists, retries or discards the rows that JetStream could not take")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([
+            dead_letters_list(),
+            dead_letters_retry(),
+            dead_letters_discard(),
+        ])
+        .after_help(
+            "Examples:\n  \
+             postrider dead-letters list\n  \
+             postrider dead-letters retry 17\n  \
+             postrider dead-letters discard 17 18",
+        )
+}
+
+fn dead_letters_list() -> clap::Command {
+    clap::Command::new("list")
+        .about("Shows the dead letters of the slot, with reasons and cures")
+        .arg(value(
+            "output",
+            "table|json",
+            "Form of the result [default: table]",
+        ))
+        .args(letter_filters())
+        .arg(switch("all-slots", "Those of other slots, too"))
+        .after_help(
+            "Examples:\n  \
+             postrider dead-letters list\n  \
+             postrider dead-letters list --reason too_large --output json",
+        )
+}
+
+fn dead_letters_retry() -> clap::Command {
+    clap::Command::new("retry")
+        .about("Publishes dead letters again, all of the slot or those named")
+        .long_about(
+            "Publishes dead letters again, all of the slot or those named, and removes each that \
+             JetStream has stored. A row that is still in its table is read from there, as it is \
+             now, and routed by the present configuration; else what the dead letter holds is \
+             sent. One that is refused again stays, with its new reason. It may run beside the \
+             streamer, and be interrupted and run again.",
+        )
+        .arg(
+            Arg::new("id")
+                .value_name("ID")
+                .num_args(0..)
+                .help("Numbers of dead letters, as `dead-letters list` shows them [default: all]"),
+        )
+        .args(letter_filters())
+        .after_help(
+            "Examples:\n  \
+             postrider dead-letters retry\n  \
+             postrider dead-letters retry 17 18\n  \
+             postrider dead-letters retry --reason too_large --nats-max-message-bytes 4MiB",
+        )
+}
+
+fn dead_letters_discard() -> clap::Command {
+    clap::Command::new("discard")
+        .about("Removes dead letters for good; prints what they were")
+        .arg(
+            Arg::new("id")
+                .value_name("ID")
+                .num_args(1..)
+                .required(true)
+                .help("Numbers of dead letters, as `dead-letters list` shows them"),
+        )
+        .after_help("Example:\n  postrider dead-letters discard 17 18")
+}
+
+fn letter_filters() -> [Arg; 2] {
+    [
+        value(
+            "table",
+            "TABLE",
+            "Only those of this table, like public.outbox",
+        ),
+        value(
+            "reason",
+            "REASON",
+            "Only those with this reason, like too_large",
+        ),
+    ]
+}
+
 fn teardown() -> clap::Command {
     clap::Command::new("teardown")
         .about("Drops slot and publication; keeps tables and stream")
@@ -268,10 +401,43 @@ pub(super) fn read(name: &str, matches: &ArgMatches, faults: &mut Vec<Fault>) ->
                     .value("max-retained-bytes", |text| parse_size(text, BYTES_BOUNDS)),
             },
         }),
+        "dead-letters" => Command::DeadLetters(match matches.subcommand() {
+            Some(("list", matches)) => {
+                let mut own = Own {
+                    matches,
+                    faults: own.faults,
+                };
+                DeadLettersArgs::List(ListArgs {
+                    output: own.value("output", parse_output).unwrap_or_default(),
+                    table: own.value("table", parse_table),
+                    reason: own.value("reason", |text| Ok(text.to_owned())),
+                    all_slots: matches.get_flag("all-slots"),
+                })
+            }
+            Some(("retry", matches)) => {
+                let mut own = Own {
+                    matches,
+                    faults: own.faults,
+                };
+                DeadLettersArgs::Retry(RetryArgs {
+                    ids: own.ids(),
+                    table: own.value("table", parse_table),
+                    reason: own.value("reason", |text| Ok(text.to_owned())),
+                })
+            }
+            // clap admits the three only.
+            other => DeadLettersArgs::Discard(other.map_or_else(Vec::new, |(_, matches)| {
+                let mut own = Own {
+                    matches,
+                    faults: own.faults,
+                };
+                own.ids()
+            })),
+        }),
         "teardown" => Command::Teardown(TeardownArgs {
             force: matches.get_flag("force"),
         }),
-        // clap admits the four commands only.
+        // clap admits the five commands only.
         _ => Command::Run(RunArgs {
             setup: matches.get_flag("setup"),
             until_caught_up: matches.get_flag("until-caught-up"),
@@ -292,12 +458,30 @@ impl Own<'_> {
             .map_err(|wrong| self.faults.push(wrong.at(place(), "")))
             .ok()
     }
+
+    /// Numbers of dead letters, each once, in the order given.
+    fn ids(&mut self) -> Vec<i64> {
+        let mut ids = Vec::new();
+        for text in self.matches.get_many::<String>("id").unwrap_or_default() {
+            let place = Place::Flag("ID".to_owned());
+            match parse_integer(text, ID_BOUNDS) {
+                Ok(id) => ids.extend(i64::try_from(id).ok().filter(|id| !ids.contains(id))),
+                Err(wrong) => self.faults.push(wrong.at(place, "")),
+            }
+        }
+        ids
+    }
 }
 
-fn parse_output(text: &str) -> Result<StatusOutput, Wrong> {
+/// A table as SQL names it, to the form in which dead letters name it.
+fn parse_table(text: &str) -> Result<String, Wrong> {
+    TableName::parse(text).map(|name| format!("{}.{}", name.schema(), name.table()))
+}
+
+fn parse_output(text: &str) -> Result<Output, Wrong> {
     match text {
-        "table" => Ok(StatusOutput::Table),
-        "json" => Ok(StatusOutput::Json),
+        "table" => Ok(Output::Table),
+        "json" => Ok(Output::Json),
         _ => {
             let problem = format!("{} is not a form of output", quote(text));
             Err(Wrong::new(problem, "write table or json"))
@@ -346,13 +530,45 @@ mod tests {
         };
         let watch = Some(Duration::from_secs(2));
         let args = StatusArgs {
-            output: StatusOutput::Json,
+            output: Output::Json,
             watch,
             limits,
         };
         let all = "status --output json --watch 2s --max-lag-bytes 1MiB --max-lag-seconds 60 \
                    --max-retained-bytes 5";
         assert_eq!(line(all).command, Command::Status(args));
+    }
+
+    #[test]
+    fn flags_of_dead_letters() {
+        let list = ListArgs {
+            output: Output::Json,
+            table: Some("Sales.outbox".to_owned()),
+            reason: Some("no_id".to_owned()),
+            all_slots: true,
+        };
+        let all = "dead-letters list --output json --table \"Sales\".outbox --reason no_id \
+                   --all-slots";
+        let command = |text: &str| match line(text).command {
+            Command::DeadLetters(args) => args,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(command(all), DeadLettersArgs::List(list));
+        let all = RetryArgs::default();
+        assert_eq!(command("dead-letters retry"), DeadLettersArgs::Retry(all));
+        let some = RetryArgs {
+            ids: vec![3, 1],
+            ..RetryArgs::default()
+        };
+        assert_eq!(
+            command("dead-letters retry 3 1 3"),
+            DeadLettersArgs::Retry(some)
+        );
+        let discard = DeadLettersArgs::Discard(vec![7]);
+        assert_eq!(command("dead-letters discard 7"), discard);
+        assert_eq!(line("dead-letters retry 0 x 1").faults.len(), 2);
+        let flags = line("dead-letters list --postgres-slot a").config.flags;
+        assert_eq!(flags["postgres.slot"], "a");
     }
 
     #[test]

@@ -7,13 +7,10 @@ pub fn flags_markdown() -> String {
     let mut text = String::from("| command | flag | meaning |\n|---|---|---|\n");
     let root = root();
     for command in root.get_subcommands() {
-        let about = command
-            .get_about()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        text.push_str(&format!("| `{}` | | {about} |\n", command.get_name()));
-        for arg in command.get_arguments().filter(|arg| !arg.is_global_set()) {
-            text.push_str(&row(arg));
+        push_command(&mut text, command.get_name(), command);
+        for part in command.get_subcommands() {
+            let name = format!("{} {}", command.get_name(), part.get_name());
+            push_command(&mut text, &name, part);
         }
     }
     text.push_str("| all | | |\n");
@@ -27,8 +24,24 @@ pub fn flags_markdown() -> String {
     text
 }
 
-/// One flag.
+/// A command and its own flags.
+fn push_command(text: &mut String, name: &str, command: &clap::Command) {
+    let about = command.get_about();
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    text.push_str(&format!("| `{name}` | | {about} |\n"));
+    for arg in command.get_arguments().filter(|arg| !arg.is_global_set()) {
+        text.push_str(&row(arg));
+    }
+}
+
+/// One flag, or what stands without one.
 fn row(arg: &clap::Arg) -> String {
+    if arg.is_positional() {
+        let name = arg.get_value_names().and_then(<[_]>::first);
+        let name = name.map(ToString::to_string).unwrap_or_default();
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        return format!("| | `{name}...` | {help} |\n");
+    }
     let long = arg.get_long().unwrap_or_default();
     let short = arg
         .get_short()
@@ -59,6 +72,8 @@ mod tests {
             "| `status` |",
             "`--output table\\|json`",
             "`--max-lag-bytes SIZE`",
+            "| `dead-letters retry` |",
+            "| | `ID...` | Numbers",
             "| `teardown` |",
             "`--force`",
             "| `-c`, `--config FILE` |",

@@ -12,7 +12,8 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches};
 
 pub use crate::cli::commands::{
-    Command, RunArgs, SetupArgs, StatusArgs, StatusLimits, StatusOutput, TeardownArgs,
+    Command, DeadLettersArgs, ListArgs, Output, RetryArgs, RunArgs, SetupArgs, StatusArgs,
+    StatusLimits, TeardownArgs,
 };
 pub use crate::cli::markdown::flags_markdown;
 

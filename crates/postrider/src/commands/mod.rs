@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod dead_letters;
 pub mod run;
 pub mod setup;
 pub mod status;

@@ -50,6 +50,7 @@ pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandE
         StopKind::SlotLost => (Exit::SlotLost, None),
         StopKind::Refused => (Exit::Refused, None),
         StopKind::Failed => (Exit::Failed, None),
+        StopKind::Misconfigured => (Exit::Usage, None),
         StopKind::Halted => (
             Exit::Poison,
             Some(

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 use jetstream::{Concern, Finding as StreamFinding, StreamAdmin, StreamTarget, StreamWanted};
-use outbox::{BrokerFault, BrokerFaultKind, Source};
-use postgres::{
-    Control, Finding, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport, SlotWait,
-    TableKind,
-};
+use outbox::{BrokerFault, BrokerFaultKind, Writers};
+use postgres::{Control, Finding, Outcome, SetupPlan, SetupReport, SlotWait, TableKind};
 
 use crate::cli::SetupArgs;
 use crate::cli::output::print;
 use crate::config::Settings;
-use crate::driver::{check_columns, command_error, owner, plan, target};
+use crate::driver::{
+    OLDER_ROWS_CURE, check_columns, collision_warning, collisions, command_error, may_collide,
+    owner, plan, some_rows, source_of, target,
+};
 use crate::exit::{CommandError, Exit};
 
 /// Subjects of a stream that is made here, and copies of each message in a cluster.
@@ -63,22 +63,9 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
     if let Some(fault) = report.faults().next() {
         return Err(refused(fault));
     }
-    let mut session = ReplicationSession::connect(&config)
+    let source = source_of(&config, &settings.postgres.slot)
         .await
         .map_err(|error| command_error(&error))?;
-    let identity = session
-        .identify_system()
-        .await
-        .map_err(|error| command_error(&error))?;
-    session.close().await;
-    let source = Source {
-        system_identifier: identity.system_identifier,
-        timeline: identity.timeline,
-        database: identity
-            .database
-            .unwrap_or_else(|| config.database().to_owned()),
-        slot: settings.postgres.slot.clone(),
-    };
     set_up_stream(
         &admin,
         &settings,
@@ -86,8 +73,28 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
         args.adopt,
     )
     .await?;
+    warn_of_collisions(&admin, &settings, &report).await?;
     print(&next_steps(&report))?;
     Ok(Exit::Done)
+}
+
+/// Integer ids are unique in their table only, and others write a shared stream.
+async fn warn_of_collisions(
+    admin: &StreamAdmin,
+    settings: &Settings,
+    report: &SetupReport,
+) -> Result<(), CommandError> {
+    let state = admin.state(&settings.nats.stream).await;
+    let by_metadata = state.ok().and_then(|state| state.config.writers());
+    if settings.nats.writers.or(by_metadata) == Some(Writers::Exclusive) {
+        return Ok(());
+    }
+    for (table, _) in &report.tables {
+        if may_collide(settings, table) {
+            print(&line("warning", collision_warning(&table.name.to_string())))?;
+        }
+    }
+    Ok(())
 }
 
 /// The error of a finding that stands in the way: its cure is the help.
@@ -145,23 +152,23 @@ fn waiting_for(wait: &SlotWait) -> String {
 fn next_steps(report: &SetupReport) -> String {
     let mut text = String::new();
     for (table, rows) in &report.tables {
-        let count = match rows {
-            RowCount::Exactly(0) | RowCount::About(..=0) => continue,
-            RowCount::Exactly(count) => count.to_string(),
-            RowCount::MoreThan(count) => format!("more than {count}"),
-            RowCount::About(count) => format!("about {count}"),
+        let Some(count) = some_rows(*rows) else {
+            continue;
         };
-        let before = if report.slot_made {
-            "before the slot was made"
+        let name = &table.name;
+        let _ = if report.slot_made {
+            writeln!(
+                text,
+                "note     {name}: {count} rows were there before the slot was made; \
+                 {OLDER_ROWS_CURE}"
+            )
         } else {
-            "now"
+            writeln!(
+                text,
+                "note     {name}: {count} rows are there now; `run` streams what commits after \
+                 the slot was made"
+            )
         };
-        let _ = writeln!(
-            text,
-            "note     {}: {count} rows were there {before}; `run` streams what commits after the \
-             slot was made",
-            table.name,
-        );
     }
     text.push_str("ready    start with: postrider run\n");
     text
@@ -170,14 +177,19 @@ fn next_steps(report: &SetupReport) -> String {
 /// Tables that are there must have the columns that their outboxes need, before a slot is made that
 /// could never be streamed.
 async fn refuse_unfit_tables(control: &Control, settings: &Settings) -> Result<(), CommandError> {
+    let mut tables = Vec::new();
     for name in &plan(settings, false).tables {
         let found = control.table(name).await;
         let found = found.map_err(|error| command_error(&error))?;
         // What is no table at all is told as such later.
-        if let Some(table) = found.filter(|table| table.kind != TableKind::Other) {
-            check_columns(settings, &table)
-                .map_err(|fault| CommandError::message(Exit::Refused, fault))?;
-        }
+        tables.extend(found.filter(|table| table.kind != TableKind::Other));
+    }
+    if let Some(faults) = collisions(settings, tables.iter()) {
+        return Err(CommandError::message(Exit::Usage, faults));
+    }
+    for table in &tables {
+        check_columns(settings, table)
+            .map_err(|fault| CommandError::message(Exit::Refused, fault))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ mod report;
 mod text;
 
 use crate::cli::output::{complain, print};
-use crate::cli::{StatusArgs, StatusOutput};
+use crate::cli::{Output, StatusArgs};
 use crate::config::Settings;
 use crate::exit::{CommandError, StatusExit};
 
@@ -19,8 +19,8 @@ pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit,
         let report = Report::read(&settings, args.limits.max_lag).await;
         let (exit, reasons) = report.verdict(&args.limits);
         match args.output {
-            StatusOutput::Table => print(&text::table(&report, args.watch.is_some()))?,
-            StatusOutput::Json => print(&format!("{}\n", report.json()))?,
+            Output::Table => print(&text::table(&report, args.watch.is_some()))?,
+            Output::Json => print(&format!("{}\n", report.json()))?,
         }
         for reason in reasons {
             complain(&reason);

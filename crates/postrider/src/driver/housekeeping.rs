@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outbox::{Relay, SourceFault, SourceFaultKind};
+use outbox::{Relay, SourceFault, SourceFaultKind, Writers};
 use postgres::Control;
 use tokio::sync::Mutex;
 
@@ -10,6 +10,10 @@ use crate::config::Settings;
 
 use super::session::{self, Session};
 use super::tasks::{self, Tasks};
+
+/// How often a busy streamer looks whether a command waits for a gap between its rows. Its chain
+/// leaves none by itself; an idle one has gaps enough.
+const TURN_EVERY: Duration = Duration::from_secs(1);
 
 /// One line a minute says that the streamer lives and where it stands.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
@@ -22,6 +26,9 @@ const PUBLICATION_EVERY: Duration = Duration::from_secs(30);
 pub(super) struct Housekeeping {
     progress_at: Instant,
     publication_at: Instant,
+    turn_at: Instant,
+    /// Rows published when it was looked for a waiting command.
+    published_before: u64,
     published: u64,
     published_at: Option<Instant>,
 }
@@ -31,6 +38,8 @@ impl Housekeeping {
         Self {
             progress_at: now + PROGRESS_EVERY,
             publication_at: now + PUBLICATION_EVERY,
+            turn_at: now + TURN_EVERY,
+            published_before: 0,
             published: 0,
             published_at: None,
         }
@@ -47,6 +56,15 @@ impl Housekeeping {
             self.publication_at = now + PUBLICATION_EVERY;
             if session.is_some() {
                 tasks.check_publication();
+            }
+        }
+        if self.turn_at <= now {
+            self.turn_at = now + TURN_EVERY;
+            let state = relay.snapshot();
+            let published = state.counters.published;
+            let is_busy = std::mem::replace(&mut self.published_before, published) != published;
+            if is_busy && state.writers == Some(Writers::Exclusive) {
+                tasks.check_turn();
             }
         }
         if self.progress_at <= now {
@@ -89,7 +107,11 @@ pub(super) async fn check_publication(
     let name = &settings.postgres.publication;
     let mut guard = control.lock().await;
     let found = match tasks::connected(settings, &mut guard).await {
-        Ok(control) => control.publication(name).await,
+        Ok(control) => {
+            // At the same pace, and of no account: rows that a halt was noted at may have flowed.
+            let _ = control.forget_halts(&settings.postgres.slot).await;
+            control.publication(name).await
+        }
         Err(error) => Err(error),
     };
     let publication = match found {

@@ -15,14 +15,21 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use jetstream::{Epoch, EpochEvent};
-use outbox::{Action, Level, Notice, Relay, SourceFault, SourceFaultKind, StopKind};
+use outbox::{
+    Action, DeadLetter, EpochStart, Level, Notice, Relay, SourceFault, SourceFaultKind, StopKind,
+    Writers,
+};
 use pgoutput::Frame;
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
 
 pub(crate) use self::epoch::{owner, target};
-pub(crate) use self::session::{check_columns, command_error, plan};
+pub(crate) use self::session::{
+    OLDER_ROWS_CURE, check_columns, collision_warning, collisions, columns_of, command_error,
+    may_collide, plan, some_rows, source_of,
+};
+pub(crate) use self::tasks::headers_json;
 
 use self::housekeeping::Housekeeping;
 use self::session::Session;
@@ -59,6 +66,10 @@ pub struct Driver {
     frames: VecDeque<Frame>,
     epoch: Option<(u64, Epoch)>,
     housekeeping: Housekeeping,
+    /// Tables whose ids another writer of a shared stream may use as well.
+    colliding_tables: Vec<String>,
+    /// The row at which the streamer halts.
+    halted: Option<Box<DeadLetter>>,
     stopped: Option<Stopped>,
 }
 
@@ -75,6 +86,8 @@ impl Driver {
             frames: VecDeque::new(),
             epoch: None,
             housekeeping: Housekeeping::new(Instant::now()),
+            colliding_tables: Vec::new(),
+            halted: None,
             stopped: None,
         }
     }
@@ -219,6 +232,7 @@ impl Driver {
                 }
             }
             Action::Park(letter) => self.tasks.park(letter),
+            Action::NoteHalted(letter) => self.halted = Some(letter),
             Action::Stop { kind, detail } => self.stopped = Some(Stopped { kind, detail }),
         }
     }
@@ -230,6 +244,10 @@ impl Driver {
                 self.tasks.learn_owner(&opened.start.source);
                 self.tasks.keep_control(opened.control);
                 self.session = Some(opened.session);
+                self.colliding_tables = opened.colliding_tables;
+                if self.tasks.writers() == Some(Writers::Shared) {
+                    self.warn_of_collisions();
+                }
                 let (as_of, tables) = opened.tables;
                 self.relay.handle_tables(as_of, tables);
                 self.relay.handle_session_started(now, opened.start);
@@ -237,6 +255,7 @@ impl Driver {
             Some(Report::SessionOpened(Err(fault))) => self.relay.handle_session_ended(now, fault),
             Some(Report::EpochOpened(number, Ok(opened))) => {
                 let (start, epoch) = *opened;
+                self.tell_about_tables(&start);
                 self.epoch = Some((number, epoch));
                 self.relay.handle_epoch_started(now, number, start);
             }
@@ -257,7 +276,24 @@ impl Driver {
             Some(Report::SourceFault(fault)) if self.session.is_some() => {
                 self.relay.handle_source_fault(now, fault);
             }
+            Some(Report::TurnTaken) => self.relay.handle_yield(now),
             Some(Report::SourceFault(_)) | None => {}
+        }
+    }
+
+    /// What can only be told once both the tables and the stream are known.
+    fn tell_about_tables(&self, start: &EpochStart) {
+        if start.writers == Writers::Shared {
+            self.warn_of_collisions();
+        }
+        if start.last_sequence == 0 {
+            self.tasks.tell_older_rows();
+        }
+    }
+
+    fn warn_of_collisions(&self) {
+        for table in &self.colliding_tables {
+            self.tasks.warn_once(collision_warning(table));
         }
     }
 
@@ -294,9 +330,13 @@ impl Driver {
         }
         // Takes over what was settled since the last update, due or not.
         let _ = self.relay.poll_status(now);
+        if let Some(letter) = self.halted.take() {
+            self.tasks.note_halted(&letter).await;
+        }
         if let Some(session) = self.session.take() {
             session.part(self.relay.confirmed()).await;
         }
+        self.tasks.forget_halts().await;
         self.tasks.finish().await;
     }
 }
@@ -327,6 +367,13 @@ async fn next_frames(
 }
 
 fn log(notice: &Notice) {
+    if let Notice::Stopping { kind, .. } = notice
+        && !matches!(kind, StopKind::Drained | StopKind::CaughtUp)
+    {
+        // The program ends with this as its error, which is printed then.
+        tracing::debug!("{notice}");
+        return;
+    }
     match notice.level() {
         Level::Debug => tracing::debug!("{notice}"),
         Level::Info => tracing::info!("{notice}"),

@@ -4,15 +4,19 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outbox::{Fork, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate, TableFault};
+use outbox::{
+    Fork, OutboxSpec, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate, TableFault,
+};
 use pgoutput::Lsn;
 use postgres::{
-    Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession, SetupPlan,
-    SetupReport, TableInfo, WalStream,
+    ConnectConfig, Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession,
+    RowCount, SetupPlan, SetupReport, TableInfo, WalStream,
 };
 
 use crate::config::Settings;
 use crate::exit::{CommandError, Exit};
+
+use super::tasks;
 
 /// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
 const POSTGRES_EPOCH_UNIX_SECONDS: u64 = 946_684_800;
@@ -41,26 +45,63 @@ impl Told {
         }
     }
 
-    fn warn_once(&self, text: String) {
-        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !given.contains(&text) {
+    pub(super) fn warn_once(&self, text: String) {
+        if self.is_new(&text) {
             tracing::warn!("{text}");
-            given.insert(text);
         }
+    }
+
+    fn is_new(&self, text: &str) -> bool {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        given.insert(text.to_owned())
     }
 }
 
 /// Whether a table has the columns that its outbox needs. Tables of no outbox have.
 pub(crate) fn check_columns(settings: &Settings, table: &TableInfo) -> Result<(), TableFault> {
-    let is_this = |spec: &&outbox::OutboxSpec| {
-        spec.schema == table.name.schema && spec.table == table.name.name
-    };
-    let Some(spec) = settings.outboxes.iter().find(is_this) else {
-        return Ok(());
-    };
+    match spec_of(settings, table) {
+        Some(spec) => outbox::check_columns(spec, columns_of(table), settings.outboxes.len() - 1),
+        None => Ok(()),
+    }
+}
+
+fn spec_of<'a>(settings: &'a Settings, table: &TableInfo) -> Option<&'a OutboxSpec> {
+    let name = &table.name;
+    let is_this = |spec: &&OutboxSpec| spec.schema == name.schema && spec.table == name.name;
+    settings.outboxes.iter().find(is_this)
+}
+
+/// Name and type of each column.
+pub(crate) fn columns_of(table: &TableInfo) -> impl Iterator<Item = (&str, &str)> {
     let columns = table.columns.iter();
-    let columns = columns.map(|column| (column.name.as_str(), column.type_name.as_str()));
-    outbox::check_columns(spec, columns, settings.outboxes.len() - 1)
+    columns.map(|column| (column.name.as_str(), column.type_name.as_str()))
+}
+
+/// Whether ids of a table may be those of another writer of the same stream.
+pub(crate) fn may_collide(settings: &Settings, table: &TableInfo) -> bool {
+    spec_of(settings, table).is_some_and(|spec| outbox::ids_may_collide(spec, columns_of(table)))
+}
+
+/// What is to be known of such a table whose stream is shared.
+pub(crate) fn collision_warning(table: &str) -> String {
+    format!(
+        "ids of {table} are integers, unique only in that table; in a shared stream name the \
+         table in its dedup_id, for example \"{{table}}:{{id}}\""
+    )
+}
+
+/// Everything about tables whose ids collide, which only a change of the configuration cures.
+pub(crate) fn collisions<'a>(
+    settings: &Settings,
+    tables: impl Iterator<Item = &'a TableInfo>,
+) -> Option<String> {
+    let faults: Vec<String> = tables
+        .filter_map(|table| match check_columns(settings, table) {
+            Err(fault @ TableFault::IdsCollide { .. }) => Some(fault.to_string()),
+            _ => None,
+        })
+        .collect();
+    (!faults.is_empty()).then(|| faults.join("; "))
 }
 
 /// What opening a session gives.
@@ -71,6 +112,8 @@ pub(super) struct Opened {
     /// A position before which the tables' names are history, and the outboxes' oids with their
     /// index in the settings.
     pub(super) tables: (Lsn, Vec<(u32, usize)>),
+    /// Tables whose ids another writer of a shared stream may use as well.
+    pub(super) colliding_tables: Vec<String>,
     /// An ordinary connection to the same server.
     pub(super) control: Control,
 }
@@ -151,6 +194,10 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     })?;
     let report = postgres::check(&config, &plan(settings, false)).await;
     let report = report.map_err(|error| fault_of(&error))?;
+    if let Some(detail) = collisions(settings, report.tables.iter().map(|(table, _)| table)) {
+        let kind = SourceFaultKind::Misconfigured;
+        return Err(SourceFault { kind, detail });
+    }
     told.warn_of(settings, &report);
     if let Some(finding) = report.faults().next() {
         return Err(fault_of_finding(finding));
@@ -165,6 +212,11 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     let tables = outbox_tables(settings, &control)
         .await
         .map_err(|error| fault_of(&error))?;
+    let colliding = report.tables.iter().map(|(table, _)| table);
+    let colliding_tables = colliding
+        .filter(|table| may_collide(settings, table))
+        .map(|table| table.name.to_string())
+        .collect();
     let mut session = ReplicationSession::connect(&config)
         .await
         .map_err(|error| fault_of(&error))?;
@@ -210,8 +262,61 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
         session: Session { stream },
         start,
         tables,
+        colliding_tables,
         control,
     })
+}
+
+/// The log of our slot, as the headers of its rows name it.
+pub(crate) async fn source_of(config: &ConnectConfig, slot: &str) -> Result<Source, PgError> {
+    let mut session = ReplicationSession::connect(config).await?;
+    let identity = session.identify_system().await?;
+    session.close().await;
+    Ok(Source {
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
+        database: identity
+            .database
+            .unwrap_or_else(|| config.database().to_owned()),
+        slot: slot.to_owned(),
+    })
+}
+
+/// Says how many rows of each outbox are older than the slot, which never brings them.
+pub(super) async fn tell_older_rows(
+    settings: &Settings,
+    control: &tokio::sync::Mutex<Option<Control>>,
+    told: &Told,
+) -> Result<(), PgError> {
+    let mut guard = control.lock().await;
+    let control = tasks::connected(settings, &mut guard).await?;
+    for name in &plan(settings, false).tables {
+        let Some(table) = control.table(name).await? else {
+            continue;
+        };
+        let rows = control.rows_before_slot(&table, &settings.postgres.slot);
+        let Some(count) = rows.await?.and_then(some_rows) else {
+            continue;
+        };
+        if told.is_new(&format!("older rows of {name}")) {
+            tracing::info!("{name}: {count} rows are older than the slot; {OLDER_ROWS_CURE}");
+        }
+    }
+    Ok(())
+}
+
+/// What becomes of rows from before the slot.
+pub(crate) const OLDER_ROWS_CURE: &str = "they are not streamed, only what commits after it was \
+                                          made. To send them too, insert them anew";
+
+/// A count in words; `None` for none.
+pub(crate) fn some_rows(count: RowCount) -> Option<String> {
+    match count {
+        RowCount::Exactly(0) | RowCount::About(..=0) => None,
+        RowCount::Exactly(count) => Some(count.to_string()),
+        RowCount::MoreThan(count) => Some(format!("more than {count}")),
+        RowCount::About(count) => Some(format!("about {count}")),
+    }
 }
 
 /// The oids of the outboxes. The position is read first, so that a table that was renamed in

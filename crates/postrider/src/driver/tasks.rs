@@ -1,12 +1,13 @@
 //! The slow work beside the loop.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use jetstream::{Epoch, EpochReader};
 use outbox::{
-    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, ReadBack, Source, SourceFault, Taker,
-    Token,
+    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, Headers, ReadBack, Source, SourceFault,
+    Taker, Token, Writers, header,
 };
 use pgoutput::Lsn;
 use postgres::{Control, Fault, PgError};
@@ -37,6 +38,20 @@ const OPEN_SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long tasks may take to end with the process.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a command may write the stream before the streamer goes on all the same. Above
+/// [`postgres::TURN`] and the answers that the command may still wait for.
+const TURN_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether the command is done.
+const TURN_POLL: Duration = Duration::from_millis(100);
+
+/// How long one such look may take. Without an answer the streamer goes on: whoever writes beside
+/// it is kept apart by the chain, which costs repetitions and no row.
+const TURN_LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the note of a halt may take. The process is ending, and its log has the row too.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// What a task has to say.
 #[derive(Debug)]
 pub(super) enum Report {
@@ -46,6 +61,8 @@ pub(super) enum Report {
     Taker(u64, Token, Taker),
     Parked(Token, Result<(), ParkFailure>),
     SourceFault(SourceFault),
+    /// A command waits for a gap between our rows.
+    TurnTaken,
 }
 
 /// Why a dead letter is not written.
@@ -70,6 +87,8 @@ pub(super) struct Tasks {
     owner: watch::Sender<Option<String>>,
     /// The connection for dead letters and checks, opened when first needed.
     control: Arc<Mutex<Option<Control>>>,
+    /// A command has kept its turn beyond all measure; it is not waited for again until it ends.
+    gave_up: Arc<AtomicBool>,
 }
 
 impl Tasks {
@@ -84,6 +103,7 @@ impl Tasks {
             read_backs: Arc::new(Semaphore::new(MAX_READ_BACKS)),
             owner: watch::Sender::new(None),
             control: Arc::default(),
+            gave_up: Arc::default(),
         };
         (tasks, receiver)
     }
@@ -148,8 +168,11 @@ impl Tasks {
 
     pub(super) fn open_epoch(&mut self, number: u64) {
         let settings = Arc::clone(&self.settings);
+        let control = Arc::clone(&self.control);
+        let gave_up = Arc::clone(&self.gave_up);
         let mut owner = self.owner.subscribe();
         self.spawn(async move {
+            await_turn(&settings, &control, &gave_up).await;
             let owner = match owner.wait_for(Option::is_some).await {
                 Ok(owner) => owner.clone().unwrap_or_default(),
                 Err(_) => String::new(),
@@ -221,6 +244,74 @@ impl Tasks {
         });
     }
 
+    /// Looks whether a command waits for the stream.
+    pub(super) fn check_turn(&self) {
+        let settings = Arc::clone(&self.settings);
+        let control = Arc::clone(&self.control);
+        let gave_up = Arc::clone(&self.gave_up);
+        let reports = self.reports.clone();
+        tokio::spawn(async move {
+            let taken = turn_is_taken(&settings, &control).await;
+            if taken && !gave_up.load(Ordering::Relaxed) {
+                let _ = reports.send(Report::TurnTaken).await;
+            }
+        });
+    }
+
+    /// Who writes the stream, as far as the configuration says.
+    pub(super) fn writers(&self) -> Option<Writers> {
+        self.settings.nats.writers
+    }
+
+    /// Gives a warning that was not given before.
+    pub(super) fn warn_once(&self, text: String) {
+        self.told.warn_once(text);
+    }
+
+    /// Says once how many rows of the outboxes the slot will never bring.
+    pub(super) fn tell_older_rows(&self) {
+        let settings = Arc::clone(&self.settings);
+        let control = Arc::clone(&self.control);
+        let told = Arc::clone(&self.told);
+        tokio::spawn(async move {
+            if let Err(error) = session::tell_older_rows(&settings, &control, &told).await {
+                tracing::debug!("older rows could not be counted: {}", error.one_line());
+            }
+        });
+    }
+
+    /// Notes the row at which the streamer halts, for `status`. Where the role may not, the log
+    /// alone has it.
+    pub(super) async fn note_halted(&self, letter: &DeadLetter) {
+        let noting = async {
+            let mut guard = self.control.lock().await;
+            let control = connected(&self.settings, &mut guard).await?;
+            let parts = LetterParts::of(letter);
+            control
+                .note_halted(&parts.row(&self.settings, letter))
+                .await
+        };
+        match tokio::time::timeout(NOTE_TIMEOUT, noting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!("`status` will not show this row: {}", error.one_line());
+            }
+            Err(_) => tracing::warn!("`status` will not show this row: PostgreSQL is slow"),
+        }
+    }
+
+    /// Removes what was noted of halts at rows that have flowed since.
+    pub(super) async fn forget_halts(&self) {
+        let forgetting = async {
+            let mut guard = self.control.lock().await;
+            let control = connected(&self.settings, &mut guard).await?;
+            control.forget_halts(&self.settings.postgres.slot).await
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(NOTE_TIMEOUT, forgetting).await {
+            tracing::debug!("notes of halts stay: {}", error.one_line());
+        }
+    }
+
     /// Looks whether slot and publication still are what they were.
     pub(super) fn check_publication(&self) {
         let settings = Arc::clone(&self.settings);
@@ -245,6 +336,44 @@ impl Tasks {
             tracing::debug!("tasks were cut off at the end");
         }
     }
+}
+
+async fn turn_is_taken(settings: &Settings, control: &Mutex<Option<Control>>) -> bool {
+    let looking = async {
+        let mut guard = control.lock().await;
+        let control = connected(settings, &mut guard).await?;
+        control.turn_is_taken(&settings.postgres.slot).await
+    };
+    match tokio::time::timeout(TURN_LOOK_TIMEOUT, looking).await {
+        Ok(Ok(taken)) => taken,
+        Ok(Err(error)) => {
+            tracing::debug!("cannot tell whose turn it is: {}", error.one_line());
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Waits, within limits, until no command writes the stream. Only an exclusive stream needs it:
+/// the chain of one would break that of the other.
+async fn await_turn(settings: &Settings, control: &Mutex<Option<Control>>, gave_up: &AtomicBool) {
+    if settings.nats.writers == Some(Writers::Shared) {
+        return;
+    }
+    let begin = Instant::now();
+    while turn_is_taken(settings, control).await {
+        if gave_up.load(Ordering::Relaxed) {
+            return;
+        }
+        if begin.elapsed() >= TURN_LIMIT {
+            gave_up.store(true, Ordering::Relaxed);
+            let seconds = TURN_LIMIT.as_secs();
+            tracing::warn!("a postrider command writes the stream for {seconds} s: going on");
+            return;
+        }
+        tokio::time::sleep(TURN_POLL).await;
+    }
+    gave_up.store(false, Ordering::Relaxed);
 }
 
 async fn open_epoch(
@@ -282,31 +411,58 @@ async fn park(
 ) -> Result<(), PgError> {
     let mut guard = control.lock().await;
     let control = connected(settings, &mut guard).await?;
-    let mut headers = serde_json::Map::new();
-    for (name, value) in letter.headers.iter() {
-        headers.insert(name.to_owned(), value.into());
+    let parts = LetterParts::of(letter);
+    control.park(&parts.row(settings, letter)).await?;
+    Ok(())
+}
+
+/// Headers as a JSON object, by hand: a row may have several of one name.
+pub(crate) fn headers_json(headers: &Headers) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let members = headers.iter();
+    let members = members.map(|(name, value)| format!("{}: {}", quoted(name), quoted(value)));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+}
+
+/// The texts of a dead letter that the table's row borrows.
+struct LetterParts {
+    position: String,
+    headers: String,
+    detail: String,
+}
+
+impl LetterParts {
+    fn of(letter: &DeadLetter) -> Self {
+        Self {
+            position: letter.position.to_string(),
+            headers: headers_json(&letter.headers),
+            detail: letter.reason.to_string(),
+        }
     }
-    let headers = serde_json::Value::Object(headers).to_string();
-    let position = letter.position.to_string();
-    let detail = letter.reason.to_string();
-    let some = |text: &'_ str| !text.is_empty();
-    control
-        .park(&postgres::DeadLetter {
+
+    fn row<'a>(
+        &'a self,
+        settings: &'a Settings,
+        letter: &'a DeadLetter,
+    ) -> postgres::DeadLetter<'a> {
+        let is_null = letter.headers.get(header::PAYLOAD) == Some("null");
+        let some = |text: &'a str| Some(text).filter(|text| !text.is_empty());
+        postgres::DeadLetter {
             slot: &settings.postgres.slot,
             source: &letter.source,
-            position: &position,
+            position: &self.position,
             table_name: &letter.table,
-            row_id: Some(letter.row_id.as_str()).filter(|id| some(id)),
-            dedup_id: Some(letter.dedup_id.as_str()).filter(|id| some(id)),
+            row_id: some(&letter.row_id),
+            dedup_id: some(&letter.dedup_id),
             subject: Some(&letter.subject),
-            headers_json: Some(&headers),
-            payload: Some(&letter.payload),
+            headers_json: Some(&self.headers),
+            payload: Some(&letter.payload[..]).filter(|_| !is_null),
+            incomplete: !letter.reason.is_rendered_whole(),
             reason: letter.reason.name(),
-            detail: Some(&detail),
-            created_at: letter.headers.get(outbox::header::CREATED_AT),
-        })
-        .await?;
-    Ok(())
+            detail: Some(&self.detail),
+            created_at: letter.headers.get(header::CREATED_AT),
+        }
+    }
 }
 
 /// Whether the role may not write dead letters, or there is nowhere to write them.

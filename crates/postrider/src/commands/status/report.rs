@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jetstream::{StreamAdmin, StreamState};
 use outbox::Tail;
-use postgres::{Control, SlotLag};
+use postgres::{Control, DeadLetterStats, SlotLag};
 use serde_json::{Map, Value, json};
 
 use crate::cli::StatusLimits;
@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) stream_name: String,
     /// `Ok(None)`: there is no such slot.
     pub(super) slot: Result<Option<SlotLag>, String>,
-    pub(super) dead_letters: Result<Option<i64>, String>,
+    pub(super) dead_letters: Result<Option<DeadLetterStats>, String>,
     /// How far delivery lies behind in time, where that can be told.
     pub(super) lag: Option<Duration>,
     pub(super) stream: Result<StreamState, String>,
@@ -110,10 +110,9 @@ impl Report {
         let mut report = Map::new();
         report.insert("slot".to_owned(), self.slot_json());
         report.insert("stream".to_owned(), self.stream_json());
-        match &self.dead_letters {
-            Ok(Some(count)) => report.insert("dead_letters".to_owned(), json!(count)),
-            Ok(None) | Err(_) => None,
-        };
+        if let Ok(Some(letters)) = &self.dead_letters {
+            dead_letters_json(letters, &mut report);
+        }
         if let Some(lag) = self.lag {
             report.insert("lag_seconds".to_owned(), json!(lag.as_secs_f64()));
         }
@@ -182,6 +181,29 @@ impl Report {
     }
 }
 
+fn dead_letters_json(letters: &DeadLetterStats, report: &mut Map<String, Value>) {
+    let mut insert = |name: &str, value| report.insert(name.to_owned(), value);
+    insert("dead_letters", json!(letters.parked));
+    if let Some(age) = letters.oldest_age {
+        insert("oldest_dead_letter_seconds", json!(age.as_secs()));
+    }
+    if let Some(reason) = &letters.newest_reason {
+        insert("newest_dead_letter_reason", json!(reason));
+    }
+    if let Some(row) = &letters.halted {
+        let halted = json!({
+            "row_id": row.row_id,
+            "table": row.table_name,
+            "position": row.position,
+            "reason": row.reason,
+            "detail": row.detail,
+            "since": row.parked_at,
+            "seconds": row.age.as_secs(),
+        });
+        insert("halted", without_null(halted));
+    }
+}
+
 /// Absent, not null: so a reader cannot take it for a value.
 fn without_null(value: Value) -> Value {
     match value {
@@ -234,7 +256,7 @@ async fn measured_lag(
 }
 
 /// Slot, dead letters, lag in time.
-type Database = (Option<SlotLag>, Option<i64>, Option<Duration>);
+type Database = (Option<SlotLag>, Option<DeadLetterStats>, Option<Duration>);
 
 async fn read_database(settings: &Settings, max_lag: Option<Duration>) -> Result<Database, String> {
     let config = settings
@@ -245,7 +267,7 @@ async fn read_database(settings: &Settings, max_lag: Option<Duration>) -> Result
     let reading = async {
         let control = Control::connect(&config).await?;
         let lag = control.read_lag(slot).await?;
-        let dead_letters = control.dead_letter_count(slot).await?;
+        let dead_letters = control.dead_letter_stats(slot).await?;
         Ok((control, lag, dead_letters))
     };
     let late = |_| format!("no answer within {} s", READ_TIMEOUT.as_secs());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox::Tail;
-use postgres::SlotLag;
+use postgres::{DeadLetterEntry, SlotLag};
 
 use super::report::Report;
 
@@ -56,11 +56,27 @@ pub(super) fn table(report: &Report, watching: bool) -> String {
         }
     }
     let letters = match &report.dead_letters {
-        Ok(Some(count)) => count.to_string(),
+        Ok(Some(letters)) => {
+            let oldest = letters.oldest_age.map(duration);
+            let newest = letters.newest_reason.as_deref();
+            match oldest.zip(newest) {
+                Some((oldest, newest)) => format!(
+                    "{}, the oldest {oldest} ago, the newest {newest}; see \
+                     `postrider dead-letters list`",
+                    letters.parked
+                ),
+                None => letters.parked.to_string(),
+            }
+        }
         Ok(None) => "cannot tell: no table postrider.dead_letter, or no right to read it".into(),
         Err(_) => "cannot tell".to_owned(),
     };
     rows.push(("dead letters", letters));
+    if let Ok(Some(letters)) = &report.dead_letters
+        && let Some(row) = &letters.halted
+    {
+        halted_rows(row, &mut rows);
+    }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let body: String = rows
         .iter()
@@ -75,6 +91,21 @@ pub(super) fn table(report: &Report, watching: bool) -> String {
         (true, false) => format!("{body}\n"),
         (false, _) => body,
     }
+}
+
+/// The row that keeps the streamer from going on.
+fn halted_rows(row: &DeadLetterEntry, rows: &mut Vec<(&'static str, String)>) {
+    let id = row.row_id.as_deref().unwrap_or("without id");
+    rows.push((
+        "HALTED",
+        format!("at row {id} of {} ({})", row.table_name, row.position),
+    ));
+    let detail = row.detail.as_deref().unwrap_or("no detail");
+    rows.push(("  reason", format!("{}: {detail}", row.reason)));
+    rows.push((
+        "  since",
+        format!("{} ({})", row.parked_at, duration(row.age)),
+    ));
 }
 
 fn slot_rows(slot: &SlotLag, lag: Option<Duration>, rows: &mut Vec<(&'static str, String)>) {
