@@ -4,10 +4,11 @@ mod calls;
 
 use anyhow::{Result, ensure};
 use calls::{
-    dead_letters, edit_stream, ends_with, ids, insert, newest, positions, wait_end, wait_ids,
-    wait_log,
+    Caller, dead_letters, edit_stream, ends_with, ids, insert, newest, positions, wait_end,
+    wait_ids, wait_log,
 };
 use postrider_tests::{Line, Stage, Writers, for_each_version};
+use serde_json::Value;
 
 #[tokio::test]
 async fn poison_rows_are_parked_with_their_reason_and_their_neighbours_flow() -> Result<()> {
@@ -26,6 +27,7 @@ async fn poison_rows_are_parked_with_their_reason_and_their_neighbours_flow() ->
                 ('good-1', 'a', '1', 'b', 'x', '{\"Tenant\": \"t\"}'), \
                 ('large', 'a', '1', 'b', repeat('x', 110000), NULL), \
                 (NULL, 'a', '1', 'b', 'x', NULL), \
+                ('', 'a', '1', 'empty-id', 'x', NULL), \
                 ('good-2', 'a', '1', 'b', 'x', NULL), \
                 ('no-json', 'a', '1', 'b', 'x', 'not json'), \
                 ('no-object', 'a', '1', 'b', 'x', '[1]'), \
@@ -34,20 +36,29 @@ async fn poison_rows_are_parked_with_their_reason_and_their_neighbours_flow() ->
                 ('long-subject', 'a', '1', repeat('x', 40000), 'x', NULL), \
                 ('long-headers', 'a', '1', 'b', 'x', \
                  json_build_object('T', repeat('x', 70000))::text), \
+                ('many-headers', 'a', '1', 'b', 'x', (SELECT json_object_agg('H' || i, \
+                 repeat('x', 100)) FROM generate_series(1, 700) AS i)::text), \
+                ('nested', 'a', '1', 'b', 'x', '{\"N\": {\"a\": [1e400, null]}, \"N\": \"2\", \
+                 \"L\": \"a\\r\\nb\"}'), \
+                ('line-break', 'a', '1', 'b', 'x', '{\"a\\nb\": \"1\"}'), \
                 ('good-1', 'a', '1', 'b', 'another row of this id', NULL), \
                 ('good-3', 'a', '1', 'b', 'x', NULL)";
             stage.postgres.sql("shop", sql).await?;
             line.ok(&["run", "--until-caught-up"]).await?;
-            ensure!(ids(&stage).await? == ["good-1", "good-2", "good-3"]);
+            let flowed = ["good-1", "good-2", "nested", "good-3"];
+            ensure!(ids(&stage).await? == flowed, "{:?}", ids(&stage).await?);
             let mut letters = dead_letters(&stage).await?;
             letters.sort();
             let wanted = [
                 ("", "no_id"),
+                ("", "no_id"),
                 ("bad-name", "header_refused"),
                 ("good-1", "id_taken"),
                 ("large", "too_large"),
+                ("line-break", "header_refused"),
                 ("long-headers", "headers_too_large"),
                 ("long-subject", "subject_too_long"),
+                ("many-headers", "headers_too_large"),
                 ("no-json", "headers_not_object"),
                 ("no-object", "headers_not_object"),
                 ("reserved", "header_refused"),
@@ -61,7 +72,17 @@ async fn poison_rows_are_parked_with_their_reason_and_their_neighbours_flow() ->
                 "the payload is not kept: {kept:?}"
             );
             let status = line.ok(&["status", "--output", "json"]).await?;
-            ensure!(status.contains("\"dead_letters\":9"), "{status}");
+            ensure!(status.contains("\"dead_letters\":12"), "{status}");
+            let newest = "\"newest_dead_letter_reason\":\"id_taken\"";
+            ensure!(status.contains(newest), "{status}");
+            let oldest = "\"oldest_dead_letter_seconds\":";
+            ensure!(status.contains(oldest), "{status}");
+            let sql = "SELECT string_agg(detail, '|') FROM postrider.dead_letter \
+                       WHERE reason IN ('subject_too_long', 'headers_too_large')";
+            let details = stage.postgres.value("shop", sql).await?.unwrap_or_default();
+            for limit in ["40009 bytes, 3800 are", "bytes, 65000 are possible"] {
+                ensure!(details.contains(limit), "{limit} is not in {details}");
+            }
         }
         Ok(())
     })
@@ -117,6 +138,7 @@ async fn halt_stops_at_the_poison_row_and_park_goes_on_from_there() -> Result<()
         stage.postgres.sql("shop", sql).await?;
         let (_, before) = positions(&stage, &line).await?;
         insert(&stage, "shop", 5).await?;
+        let mut since = None;
         for _ in 0..2 {
             let ended = line
                 .finish(&["run", "--delivery-on-poison", "halt"])
@@ -127,7 +149,34 @@ async fn halt_stops_at_the_poison_row_and_park_goes_on_from_there() -> Result<()
                 "on_poison = \"park\"",
             ];
             ends_with(&ended, 5, &names)?;
+            let told = ended.stderr.matches("not a JSON object").count();
+            ensure!(told == 1, "told {told} times:\n{}", ended.stderr);
             ensure!(ids(&stage).await? == ["1", "2", "3", "4"]);
+            // While nobody streams, `status` has the row, and since when.
+            let status = line.ok(&["status"]).await?;
+            let shown = [
+                "HALTED",
+                "at row 5 of public.outbox (0/",
+                "headers_not_object: the",
+            ];
+            for text in shown {
+                ensure!(status.contains(text), "{text} is not in:\n{status}");
+            }
+            let json = line.ok(&["status", "--output", "json"]).await?;
+            let json: Value = serde_json::from_str(&json)?;
+            ensure!(
+                json.pointer("/halted/row_id") == Some(&Value::from("5")),
+                "{json}"
+            );
+            ensure!(
+                json.pointer("/dead_letters") == Some(&Value::from(0)),
+                "{json}"
+            );
+            let now = json.pointer("/halted/since").cloned();
+            ensure!(
+                now.is_some() && *since.get_or_insert_with(|| now.clone()) == now,
+                "{json}"
+            );
             let (confirmed, _) = positions(&stage, &line).await?;
             ensure!(
                 confirmed < before,
@@ -142,6 +191,8 @@ async fn halt_stops_at_the_poison_row_and_park_goes_on_from_there() -> Result<()
             letters == [("5".to_owned(), "headers_not_object".to_owned())],
             "{letters:?}"
         );
+        let status = line.ok(&["status"]).await?;
+        ensure!(!status.contains("HALTED"), "{status}");
         Ok(())
     })
     .await
@@ -172,4 +223,133 @@ async fn without_a_dead_letter_table_park_halts_and_says_so_at_the_start() -> Re
         Ok(())
     })
     .await
+}
+
+/// An account with a limit of its own below the server's, which no client is told.
+const ACCOUNT: &str = "accounts { APP { jetstream: enabled, limits { max_payload: 4096 }, \
+                       users: [ { user: app, password: app } ] } }\nno_auth_user: app\n";
+
+#[tokio::test]
+async fn what_closes_the_connection_is_found_by_being_sent_alone() -> Result<()> {
+    let both = [
+        (
+            ACCOUNT,
+            "('a', '1', 'b', to_jsonb(repeat('x', 5000)))",
+            ["too_large", "more than the account's max_payload"],
+            "headers and payload have 5",
+        ),
+        (
+            "max_control_line: 1024\n",
+            "('a', '1', repeat('x', 2000), '{}')",
+            [
+                "subject_too_long",
+                "more than the server's max_control_line",
+            ],
+            "the subject has 2009 bytes",
+        ),
+    ];
+    for (config, values, names, size) in both {
+        let stage = Stage::start_with(newest()?, |it| it, |it| it.config(config)).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        insert(&stage, "shop", 2).await?;
+        let columns = "aggregate_type, aggregate_id, type, payload";
+        let sql = format!("INSERT INTO outbox ({columns}) VALUES {values}");
+        stage.postgres.sql("shop", &sql).await?;
+        insert(&stage, "shop", 2).await?;
+        let halt = ["run", "--delivery-on-poison", "halt"];
+        let told = ["row 3 of public.outbox", names[1], size];
+        ends_with(&line.finish(&halt).await?, 5, &told)?;
+        ensure!(ids(&stage).await? == ["1", "2"], "{:?}", ids(&stage).await?);
+        line.ok(&["run", "--until-caught-up"]).await?;
+        ensure!(ids(&stage).await? == ["1", "2", "4", "5"]);
+        let letters = dead_letters(&stage).await?;
+        ensure!(
+            letters == [("3".to_owned(), names[0].to_owned())],
+            "{letters:?}"
+        );
+        // Nothing has changed, so it is refused again by the same name.
+        let retried = line.finish(&["dead-letters", "retry"]).await?;
+        let again = format!("refused again, {}", names[0]);
+        ends_with(&retried, 1, &[&again, size])?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_kind_of_poison_halts_by_name_and_flows_or_parks_afterwards() -> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    let line = Line::new(&stage, "shop").await?;
+    let line = line.flag("--nats-max-message-bytes", "100KiB");
+    let sql = "CREATE TABLE outbox (id text, aggregate_type text, aggregate_id text, \
+               type text, payload text, headers text)";
+    stage.postgres.sql("shop", sql).await?;
+    line.ok(&["setup"]).await?;
+    let kinds = [
+        (
+            "('large', 'a', '1', 'b', repeat('x', 110000), NULL)",
+            "the limit is 102400",
+        ),
+        ("(NULL, 'a', '1', 'b', 'x', NULL)", "the row has no id"),
+        (
+            "('s', 'a', '1', repeat('x', 4000), 'x', NULL)",
+            "4009 bytes, 3800 are possible",
+        ),
+        (
+            "('h', 'a', '1', 'b', 'x', json_build_object('T', repeat('x', 70000))::text)",
+            "65000 are possible",
+        ),
+        (
+            "('good-0', 'a', '1', 'b', 'other', NULL)",
+            "already stored at sequence 1",
+        ),
+    ];
+    let mut wanted = vec!["good-0".to_owned()];
+    stage
+        .postgres
+        .sql(
+            "shop",
+            "INSERT INTO outbox VALUES ('good-0', 'a', '1', 'b', 'x', NULL)",
+        )
+        .await?;
+    for (number, (values, text)) in kinds.iter().enumerate() {
+        let good = format!("good-{}", number + 1);
+        let sql =
+            format!("INSERT INTO outbox VALUES {values}, ('{good}', 'a', '1', 'b', 'x', NULL)");
+        stage.postgres.sql("shop", &sql).await?;
+        let ended = line
+            .finish(&["run", "--delivery-on-poison", "halt"])
+            .await?;
+        ends_with(&ended, 5, &["of public.outbox", text])?;
+        ensure!(
+            ids(&stage).await? == wanted,
+            "{text}: {:?}",
+            ids(&stage).await?
+        );
+        let status = line.ok(&["status"]).await?;
+        ensure!(
+            status.contains("HALTED") && status.contains(text),
+            "{status}"
+        );
+        line.ok(&["run", "--until-caught-up"]).await?;
+        wanted.push(good);
+        ensure!(
+            ids(&stage).await? == wanted,
+            "{text}: {:?}",
+            ids(&stage).await?
+        );
+    }
+    // With the cause gone a row that was halted at flows as any other, and the note goes.
+    let sql = "INSERT INTO outbox VALUES ('cured', 'a', '1', 'b', repeat('x', 500000), NULL)";
+    stage.postgres.sql("shop", sql).await?;
+    let halt = ["run", "--delivery-on-poison", "halt"];
+    ends_with(&line.finish(&halt).await?, 5, &["row cured"])?;
+    let roomy = Caller::new(&stage, "shop");
+    let words = ["run", "--until-caught-up", "--delivery-on-poison", "halt"];
+    roomy.ok(&words).await?;
+    wanted.push("cured".to_owned());
+    ensure!(ids(&stage).await? == wanted);
+    ensure!(dead_letters(&stage).await?.len() == kinds.len());
+    let status = line.ok(&["status"]).await?;
+    ensure!(!status.contains("HALTED"), "{status}");
+    Ok(())
 }

@@ -125,7 +125,7 @@ async fn a_missing_slot_publication_or_table_ends_run_with_4() -> Result<()> {
         run(&["slot", "postrider setup"]).await?;
         line.ok(&["setup"]).await?;
         stage.postgres.sql("shop", "DROP TABLE outbox").await?;
-        run(&["\"public\".\"outbox\"", "no such table"]).await
+        run(&["public.outbox", "no such table"]).await
     })
     .await
 }

@@ -21,7 +21,7 @@ async fn setup_makes_what_is_missing_and_a_second_one_finds_it() -> Result<()> {
         let line = Line::new(&stage, "shop").await?;
         let first = line.ok(&["setup", "--create-table"]).await?;
         let second = line.ok(&["setup", "--create-table"]).await?;
-        let things = ["\"outbox\"", "dead_letter", "publication", "slot", "OUTBOX"];
+        let things = ["public.outbox", "dead_letter", "publication", "slot", "OUTBOX"];
         for thing in things {
             let said = |text: &str, word: &str| {
                 let mut lines = text.lines();
@@ -47,13 +47,22 @@ async fn rows_from_before_setup_are_counted_and_not_streamed() -> Result<()> {
              INSERT INTO outbox {ROW}, ('order', '2', 'placed', '{{}}')"
         );
         stage.postgres.sql("shop", &sql).await?;
-        for _ in 0..2 {
+        for words in ["2 rows were there before the slot", "2 rows are there now"] {
             let said = line.ok(&["setup"]).await?;
-            ensure!(said.contains("2 rows were there"), "{said}");
+            ensure!(said.contains(words), "{said}");
         }
         insert(&stage, "shop", 1).await?;
-        line.ok(&["run", "--until-caught-up"]).await?;
+        let told = line.finish(&["run", "--until-caught-up"]).await?;
+        let older = "public.outbox: 2 rows are older than the slot";
+        ends_with(&told, 0, &[older, "insert them anew"])?;
         ensure!(ids(&stage).await? == ["3"], "{:?}", ids(&stage).await?);
+        // Told at the beginning, not at each start.
+        let told = line.finish(&["run", "--until-caught-up"]).await?;
+        ensure!(
+            !told.stderr.contains("older than the slot"),
+            "{}",
+            told.stderr
+        );
         Ok(())
     })
     .await
@@ -238,21 +247,20 @@ async fn a_table_of_the_same_name_in_another_schema_is_another_table() -> Result
 /// The statements of `sql/roles.sql`, for a role named `postrider`.
 fn roles_sql() -> Result<String> {
     let file = include_str!("../../sql/roles.sql");
-    let section = file
-        .split_once("-- section: roles")
-        .context("no section")?
-        .1;
-    let section = section.split_once("-- end section").context("no end")?.0;
+    let sections = file.split("-- section: ").skip(1);
+    let sections = sections.map(|section| section.split_once("-- end section"));
+    let sections: Option<String> = sections
+        .map(|section| Some(section?.0.split_once('\n')?.1))
+        .collect();
+    let sections = sections.context("a section without an end")?;
     let values = [
         ("role", "postrider"),
         ("schema", "public"),
         ("table", "outbox"),
     ];
-    let rendered = values
-        .iter()
-        .fold(section.to_owned(), |text, (name, value)| {
-            text.replace(&format!(":\"{name}\""), &format!("\"{value}\""))
-        });
+    let rendered = values.iter().fold(sections, |text, (name, value)| {
+        text.replace(&format!(":\"{name}\""), &format!("\"{value}\""))
+    });
     ensure!(!rendered.contains(":\""), "a variable is left: {rendered}");
     Ok(rendered)
 }
@@ -347,7 +355,7 @@ async fn a_publication_made_by_hand_is_refused_or_warned_about() -> Result<()> {
         stage.postgres.sql("shop", &sql).await?;
         let with = |name: &str| Caller::new(&stage, "shop").flag("--postgres-publication", name);
         let lacks = [
-            "lacks the table \"public\".\"outbox\"",
+            "lacks the table public.outbox",
             "ALTER PUBLICATION \"lacks\" ADD TABLE",
         ];
         with("lacks").refused(&["setup"], 3, &lacks).await?;
@@ -371,7 +379,7 @@ async fn a_publication_made_by_hand_is_refused_or_warned_about() -> Result<()> {
         );
         let said = with("filters").ok(&["setup"]).await?;
         ensure!(
-            said.contains("only rows of \"public\".\"outbox\" with (id > 5)"),
+            said.contains("only rows of public.outbox with (id > 5)"),
             "{said}"
         );
         // What is hidden and needed stops the streamer before anything is confirmed.
@@ -403,7 +411,7 @@ async fn an_unlogged_table_a_view_and_a_missing_table_are_refused() -> Result<()
         let sql = "DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id";
         stage.postgres.sql("shop", sql).await?;
         caller
-            .refused(&["setup"], 3, &["\"public\".\"outbox\"", "view"])
+            .refused(&["setup"], 3, &["public.outbox", "view"])
             .await?;
         let sql = format!("DROP VIEW outbox; CREATE TABLE \"Outbox\" {TABLE}");
         stage.postgres.sql("shop", &sql).await?;
@@ -558,4 +566,69 @@ async fn a_slot_made_anew_under_the_same_name_alone_decides_where_to_begin() -> 
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn integer_ids_that_could_collide_are_told_by_setup_and_run_alike() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        stage.postgres.create_database("shop").await?;
+        let sql = format!(
+            "CREATE TABLE outbox {TABLE}; CREATE TABLE other {TABLE}; CREATE SCHEMA sales; \
+             CREATE TABLE sales.outbox (id uuid, aggregate_type text, type text, payload json)"
+        );
+        stage.postgres.sql("shop", &sql).await?;
+        let file = tempfile::NamedTempFile::new()?;
+        let tables = "[[outbox]]\ntable = \"outbox\"\n[[outbox]]\ntable = \"other\"\n\
+                      [[outbox]]\ntable = \"sales.outbox\"\n";
+        std::fs::write(file.path(), tables)?;
+        let path = file.path().display().to_string();
+        let several = Caller::new(&stage, "shop").flag("--config", &path);
+        let both = [
+            "table public.outbox are integers",
+            "table public.other are integers",
+            "\"{table}:{id}\"",
+        ];
+        let ended = several.refused(&["setup"], 2, &both).await?;
+        ensure!(!ended.stderr.contains("sales"), "{}", ended.stderr);
+        let slots = "SELECT count(*) FROM pg_replication_slots";
+        ensure!(stage.postgres.value("shop", slots).await?.as_deref() == Some("0"));
+        // One of them alone is set up; `run` with all three says the same.
+        let one = Caller::new(&stage, "shop");
+        one.ok(&["setup"]).await?;
+        let ended = several.refused(&["run"], 2, &both).await?;
+        let told = ended
+            .stderr
+            .matches("table public.other are integers")
+            .count();
+        ensure!(told == 1, "told {told} times:\n{}", ended.stderr);
+        // Alone it is fine in an exclusive stream, and warned of at the start in a shared one.
+        let warning = "ids of public.outbox are integers, unique only in that table";
+        let shared = one.clone().flag("--nats-writers", "shared");
+        shared.refused(&["setup"], 0, &[warning]).await?;
+        shared
+            .refused(&["run", "--until-caught-up"], 0, &[warning])
+            .await?;
+        let exclusive = one.flag("--nats-writers", "exclusive");
+        let ended = exclusive.finish(&["run", "--until-caught-up"]).await?;
+        ends_with(&ended, 0, &[])?;
+        ensure!(!ended.stderr.contains(warning), "{}", ended.stderr);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn replicas_without_a_cluster_are_refused_with_the_cure() -> Result<()> {
+    let stage = Stage::start(calls::newest()?).await?;
+    stage.postgres.create_database("shop").await?;
+    let caller = Caller::new(&stage, "shop").flag("--nats-replicas", "3");
+    let cure = [
+        "3 replicas need a cluster of 3 servers",
+        "set nats.replicas",
+    ];
+    caller
+        .refused(&["setup", "--create-table"], 3, &cure)
+        .await?;
+    Ok(())
 }
