@@ -156,6 +156,24 @@ fn a_confirm_delay_holds_positions_back_for_its_time() {
 }
 
 #[test]
+fn a_confirm_delay_is_kept_under_load_within_a_part_of_it() {
+    let mut limits = settings();
+    limits.confirm_delay = Duration::from_secs(10);
+    let mut bench = Bench::with(limits, Writers::Exclusive);
+    // A position every 5 ms, each named for the time at which it is settled. That the machine keeps
+    // no more than 258 of the 2,000 that a delay holds, it asserts itself.
+    while bench.now_ms < 40_000 {
+        bench.advance(5);
+        bench.keepalive(bench.now_ms, false);
+        let age = bench.now_ms - bench.last_status();
+        assert!(bench.last_status() == 0 || age >= 10_000, "{age} ms");
+        // A part of the delay, 39 ms, and the pace of status updates.
+        assert!(age <= 10_000 + 40 + 100 + 5, "{age} ms");
+    }
+    assert!(bench.last_status() > 29_000);
+}
+
+#[test]
 fn caught_up_stops_once_the_target_is_confirmed() {
     let mut limits = settings();
     limits.caught_up_at = Some(Lsn::new(150));
