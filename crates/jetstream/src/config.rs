@@ -305,8 +305,8 @@ fn warnings(config: &StreamConfig) -> Vec<Finding> {
 }
 
 /// What happens to a row that is sent again by a new process while its message is gone. A process
-/// that sent it before knows better. (`max_age` needs no such warning: JetStream refuses a duplicate
-/// window that is longer.)
+/// that sent it before knows better. (`max_age` needs no such warning: JetStream refuses a
+/// duplicate window that is longer.)
 const DUPLICATE_OF_NOTHING: &str = "a row whose ack was lost with the streamer waits until the \
     duplicate window has passed, and is then stored a second time";
 

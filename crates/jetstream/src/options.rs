@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use crate::secret::Secret;
 use crate::url::{Server, UrlAuth, UrlFault, parse_urls};
 
-/// Longest inbox prefix, in bytes. Each row's line in the NATS protocol holds the reply subject made
-/// of it beside the row's own subject, which may have 3,800 of the 4,096 bytes that a server reads.
+/// Longest inbox prefix, in bytes. Each row's line in the NATS protocol holds the reply subject
+/// made of it beside the row's own subject, which may have 3,800 of the 4,096 bytes that a server
+/// reads.
 const MAX_INBOX_PREFIX_BYTES: usize = 100;
 
 /// The settings as configuration gives them, not yet checked.

@@ -48,8 +48,8 @@ impl Relay {
         self.unroutable(now, token, detail, sure);
     }
 
-    /// A row was sent and is not stored, as its subject leads elsewhere or nowhere. `sure` says that
-    /// it cannot be the passing state of a cluster.
+    /// A row was sent and is not stored, as its subject leads elsewhere or nowhere. `sure` says
+    /// that it cannot be the passing state of a cluster.
     pub(super) fn unroutable(&mut self, now: Instant, token: Token, detail: String, sure: bool) {
         let sure = sure || self.fruitless_epochs >= FRUITLESS_EPOCHS_UNTIL_UNROUTABLE || {
             // Rows of other keys are stored, so there is a leader, and this one goes on failing.

@@ -152,7 +152,10 @@ impl Line {
         let pid = pid?;
         let what = format!("the streamer to take the slot {}", self.slot);
         let ended = wait_until(PATIENCE, &what, async || {
-            let runs = self.streamer.as_mut().is_some_and(|program| program.is_running());
+            let runs = self
+                .streamer
+                .as_mut()
+                .is_some_and(|program| program.is_running());
             let active = slot_is_active(servers, self.database, self.slot).await?;
             Ok(match (runs, active) {
                 (false, _) => Progress::Done(true),
