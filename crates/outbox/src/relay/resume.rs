@@ -202,9 +202,8 @@ impl Relay {
         }
     }
 
-    /// The row at the resume position arrived: its id proves the skip or voids it. Returns whether
-    /// the row is stored.
-    pub(super) fn decide_resume(&mut self, now: std::time::Instant, row: &Rendered) -> bool {
+    /// The row at the resume position arrived: its id proves the skip or voids it.
+    pub(super) fn decide_resume(&mut self, now: std::time::Instant, row: &Rendered) {
         let Resume::Skipping {
             position,
             dedup_id,
@@ -212,12 +211,12 @@ impl Relay {
             skipped,
         } = &self.resume
         else {
-            return false;
+            return;
         };
         let (position, sequence, skipped) = (*position, *sequence, *skipped + 1);
         if !same_id(dedup_id, &row.dedup_id) {
             self.void_resume(now, position, sequence);
-            return false;
+            return;
         }
         self.counters.skipped += 1;
         self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
@@ -225,7 +224,6 @@ impl Relay {
         self.ledger.release();
         self.notices
             .push_back(Notice::Resumed { position, skipped });
-        true
     }
 
     /// The replay has passed the resume position, as a Begin or a keepalive shows.
