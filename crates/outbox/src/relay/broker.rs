@@ -495,7 +495,7 @@ impl Relay {
 /// It has the row's dedup id, and it was stored behind everything that was known of the stream when
 /// the row was first sent, so it is not an old message of somebody else. What is left is another
 /// publisher of a shared stream who used the same id just then: with the message gone, nothing
-/// could tell the two apart. On the first attempt the original cannot be ours, so it does not count.
+/// could tell the two apart. On the first attempt the original cannot be ours: it does not count.
 const fn was_stored_since(row: &WindowRow, sequence: u64) -> bool {
     row.attempts > 1 && sequence > row.sent_behind
 }
