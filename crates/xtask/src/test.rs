@@ -11,7 +11,15 @@ use crate::steps::{Steps, cargo};
 const SIMULATED_HISTORIES: u32 = 20_000;
 
 /// Packages whose tests start real servers; they have steps of their own.
-const SERVER_TEST_PACKAGES: [&str; 2] = ["postrider-testbed", "postrider-tests"];
+const SERVER_TEST_PACKAGES: [&str; 4] = [
+    "postrider-testbed",
+    "postrider-postgres",
+    "postrider-jetstream",
+    "postrider-tests",
+];
+
+/// The one of them whose tests each take a single nats-server, and so are run once for each.
+const ONE_NATS_AT_A_TIME: &str = "postrider-jetstream";
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -82,16 +90,26 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let (postgres_list, nats_list) = (list(&postgres), list(&nats));
     steps.step("servers", || {
         println!("PostgreSQL {postgres_list}; nats-server {nats_list}");
-        testbed::prefetch(&postgres, &nats)
+        // Some tests need the oldest and the newest, whatever is under test.
+        let all_nats = [&nats[..], &[NatsVersion::V2_10, NatsVersion::Newest]].concat();
+        let all_postgres = [&postgres[..], &[PgVersion::V18]].concat();
+        testbed::prefetch(&all_postgres, &all_nats)
     })?;
     steps.command("the program", &mut cargo(&["build", "-p", "postrider"]))?;
     for package in SERVER_TEST_PACKAGES {
-        let mut tests = cargo(&["test", "-p", package]);
-        tests
-            .env("POSTRIDER_TEST_PG", &postgres_list)
-            .env("POSTRIDER_TEST_NATS", &nats_list)
-            .env("POSTRIDER_TEST_LONG", if options.long { "1" } else { "0" });
-        steps.command(&format!("tests on real servers: {package}"), &mut tests)?;
+        let nats_lists = match package {
+            ONE_NATS_AT_A_TIME => nats.iter().map(ToString::to_string).collect(),
+            _ => vec![nats_list.clone()],
+        };
+        for nats_list in nats_lists {
+            let mut tests = cargo(&["test", "-p", package]);
+            tests
+                .env("POSTRIDER_TEST_PG", &postgres_list)
+                .env("POSTRIDER_TEST_NATS", &nats_list)
+                .env("POSTRIDER_TEST_LONG", if options.long { "1" } else { "0" });
+            let step = format!("tests on real servers: {package}, nats-server {nats_list}");
+            steps.command(&step, &mut tests)?;
+        }
     }
     steps.print_summary();
     Ok(())

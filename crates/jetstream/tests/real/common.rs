@@ -7,6 +7,14 @@ use outbox::{BrokerFault, EpochStart, Headers, Outgoing, Token, Writers};
 use postrider_jetstream::{
     Epoch, EpochEvent, NatsOptions, NatsSettings, Secret, StreamAdmin, StreamTarget, StreamWanted,
 };
+use testbed::{Nats, NatsBuilder, versions_under_test};
+
+/// A server of the last version under test. Each test runs on one; `cargo xtask test --matrix` runs
+/// them all once for each.
+pub(crate) fn nats_server() -> NatsBuilder {
+    let versions = versions_under_test().unwrap().nats;
+    Nats::builder().version(*versions.last().unwrap())
+}
 
 /// For everything that must happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(10);

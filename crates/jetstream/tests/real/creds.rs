@@ -1,11 +1,9 @@
 //! A credentials file against a server in operator mode.
 
+use crate::common::{make_stream, nats_server, open, settings, target};
 use nkeys::KeyPair;
 use outbox::BrokerFaultKind;
 use postrider_jetstream::{NatsOptions, NatsSettings};
-use testbed::Nats;
-
-use crate::common::{make_stream, open, settings, target};
 
 /// RFC 4648 section 5, without padding.
 fn base64url(bytes: &[u8]) -> String {
@@ -80,7 +78,7 @@ async fn a_credentials_file_works_and_is_read_again() {
         account_jwt(&account, -1),
         system = system_pair.public_key(),
     );
-    let nats = Nats::builder().config(&config).start().await.unwrap();
+    let nats = nats_server().config(&config).start().await.unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("app.creds");
     let (user, other) = (KeyPair::new_user(), KeyPair::new_user());

@@ -4,7 +4,9 @@ use outbox::{BrokerFaultKind, EpochEnd};
 use postrider_jetstream::{EpochEvent, StreamAdmin};
 use testbed::Nats;
 
-use crate::common::{chained, events, make_stream, one, open, options, row, target, wanted};
+use crate::common::{
+    chained, events, make_stream, nats_server, one, open, options, row, target, wanted,
+};
 
 /// An account with JetStream, an administrator, and a user with the given permissions.
 fn accounts(permissions: &str, limits: &str) -> String {
@@ -24,7 +26,7 @@ fn accounts(permissions: &str, limits: &str) -> String {
 }
 
 async fn server(permissions: &str, limits: &str) -> Nats {
-    let nats = Nats::builder().config(&accounts(permissions, limits));
+    let nats = nats_server().config(&accounts(permissions, limits));
     let nats = nats.start().await.unwrap();
     make_stream(&options(&as_user(&nats, "admin"))).await;
     nats
@@ -100,7 +102,7 @@ async fn an_account_without_jetstream_is_told_by_name() {
 
 #[tokio::test]
 async fn a_missing_stream_is_told_by_name() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let fault = open(&options(&nats.url()), &target(None))
         .await
         .unwrap_err();

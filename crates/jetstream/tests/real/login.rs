@@ -5,11 +5,11 @@ use outbox::BrokerFaultKind;
 use postrider_jetstream::{NatsOptions, NatsSettings, Secret};
 use testbed::Nats;
 
-use crate::common::{make_stream, open, options, settings, target};
+use crate::common::{make_stream, nats_server, open, options, settings, target};
 
 #[tokio::test]
 async fn credentials_in_the_url_work_percent_encoded_and_never_show() {
-    let nats = Nats::builder()
+    let nats = nats_server()
         .config(r#"authorization { user: "app user", password: "S3CR3T@x,y%" }"#)
         .start()
         .await
@@ -36,7 +36,7 @@ async fn credentials_in_the_url_work_percent_encoded_and_never_show() {
 
 #[tokio::test]
 async fn a_token_file_is_read_again_at_each_connect() {
-    let nats = Nats::builder()
+    let nats = nats_server()
         .config(r#"authorization { token: "S3CR3T" }"#)
         .start()
         .await
@@ -62,7 +62,7 @@ async fn a_token_file_is_read_again_at_each_connect() {
 #[tokio::test]
 async fn an_nkey_file_works() {
     let pair = KeyPair::new_user();
-    let nats = Nats::builder()
+    let nats = nats_server()
         .config(&format!(
             "authorization {{ users: [ {{ nkey: {} }} ] }}",
             pair.public_key()
@@ -115,7 +115,7 @@ impl Authority {
 
 async fn tls_server(authority: &Authority, extra: &str) -> Nats {
     let (cert, key) = authority.sign("localhost");
-    Nats::builder()
+    nats_server()
         .file("ca.pem", authority.pem.clone())
         .file("cert.pem", cert)
         .file("key.pem", key)

@@ -9,7 +9,7 @@ use postrider_jetstream::{Finding, StreamAdmin, StreamReader, StreamWanted};
 use testbed::{Nats, NatsVersion};
 
 use crate::common::{
-    OWNER, SOON, chained, count, make_stream, one, open, options, row, target, wanted,
+    OWNER, SOON, chained, count, make_stream, nats_server, one, open, options, row, target, wanted,
 };
 
 fn refused(findings: &[Finding]) -> Vec<&'static str> {
@@ -22,7 +22,7 @@ fn refused(findings: &[Finding]) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn a_stream_is_made_once_and_found_again() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let admin = StreamAdmin::connect(&options(&nats.url())).await.unwrap();
     assert_eq!(admin.which_stream_takes("outbox.a").await.unwrap(), None);
     let made = admin.ensure(&wanted()).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_stream_is_made_once_and_found_again() {
 
 #[tokio::test]
 async fn another_owner_is_refused_until_it_is_adopted() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     make_stream(&options).await;
     let admin = StreamAdmin::connect(&options).await.unwrap();
@@ -70,7 +70,7 @@ async fn another_owner_is_refused_until_it_is_adopted() {
 
 #[tokio::test]
 async fn a_stream_of_the_users_keeps_its_configuration() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     let jetstream = async_nats::jetstream::new(nats.connect().await.unwrap());
     let config = Config {
@@ -100,7 +100,7 @@ async fn a_stream_of_the_users_keeps_its_configuration() {
 
 #[tokio::test]
 async fn an_unfit_stream_is_refused_and_not_touched() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     let jetstream = async_nats::jetstream::new(nats.connect().await.unwrap());
     let config = Config {
@@ -134,7 +134,7 @@ async fn an_unfit_stream_is_refused_and_not_touched() {
 
 #[tokio::test]
 async fn a_reader_passes_over_gaps_of_any_length() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     make_stream(&options).await;
     let mut empty = StreamReader::open(&options, "OUTBOX", 0).await.unwrap();
