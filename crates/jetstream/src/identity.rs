@@ -110,9 +110,8 @@ mod tests {
     fn a_credentials_file_gives_jwt_and_signature() {
         let pair = KeyPair::new_user();
         let seed = pair.seed().unwrap();
-        let dir = std::env::temp_dir().join(format!("postrider-identity-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("app.creds");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("app.creds");
         let text = format!(
             "-----BEGIN NATS USER JWT-----\r\neyJ0.abc.def\r\n------END NATS USER JWT------\r\n\
              \r\n*** IMPORTANT ***\r\n-----BEGIN USER NKEY SEED-----\r\n{seed}\r\n\
@@ -134,7 +133,7 @@ mod tests {
         assert_eq!(found.token.as_deref(), Some("S3CR3T"));
         let fault = answer(&Auth::NkeyFile(path.clone()), b"").err().unwrap();
         assert!(!fault.to_string().contains("S3CR3T"));
-        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(&path).unwrap();
         assert!(matches!(
             answer(&Auth::TokenFile(path), b""),
             Err(IdentityFault::Read { .. })

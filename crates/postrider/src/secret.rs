@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn a_rotated_file_is_read_again() {
-        let path = std::env::temp_dir().join(format!("postrider-secret-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
         std::fs::write(&path, "new\n").unwrap();
         let source = SecretSource::File {
             path: path.clone(),

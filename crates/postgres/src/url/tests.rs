@@ -234,9 +234,8 @@ fn other_options_reach_their_place() {
 
 #[test]
 fn passwords_come_from_the_url_then_the_environment_then_the_file() {
-    let folder = std::env::temp_dir().join(format!("postrider-pgpass-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("pgpass");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pgpass");
     std::fs::write(&path, "h:5432:d:u:from-file\n").unwrap();
     let permit = |mode| {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -273,7 +272,6 @@ fn passwords_come_from_the_url_then_the_environment_then_the_file() {
         found("postgres://u:own@h/d", &environment).as_deref(),
         Some("own")
     );
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

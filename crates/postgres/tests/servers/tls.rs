@@ -80,24 +80,24 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 
 /// Where the certificates lie; removed when dropped.
 struct Folder {
-    path: std::path::PathBuf,
+    place: tempfile::TempDir,
     made: Certificates,
 }
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("postrider-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path();
         let made = certificates();
-        write(&path, "authority.crt", &made.authority);
-        write(&path, "stranger.crt", &made.stranger);
-        write(&path, "client.crt", &made.client);
-        write(&path, "client.key", &made.client_key);
-        Self { path, made }
+        write(path, "authority.crt", &made.authority);
+        write(path, "stranger.crt", &made.stranger);
+        write(path, "client.crt", &made.client);
+        write(path, "client.key", &made.client_key);
+        Self { place, made }
     }
 
     fn file(&self, name: &str) -> String {
-        self.path.join(name).display().to_string()
+        self.place.path().join(name).display().to_string()
     }
 
     /// A server with the certificate of the authority.
@@ -122,12 +122,6 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
 /// As superuser at 127.0.0.1, under the name `host`.
 fn at(postgres: &Postgres, host: &str, query: &str) -> ConnectConfig {
     let port = postgres.port();
@@ -138,7 +132,7 @@ fn at(postgres: &Postgres, host: &str, query: &str) -> ConnectConfig {
 
 #[tokio::test]
 async fn modes_mean_what_libpq_means() {
-    let folder = Folder::new("tls-modes");
+    let folder = Folder::new();
     let ca = format!("sslrootcert={}", folder.file("authority.crt"));
     let stranger = format!("sslrootcert={}", folder.file("stranger.crt"));
     let missing = format!("sslrootcert={}", folder.file("missing.crt"));
@@ -208,7 +202,7 @@ async fn modes_mean_what_libpq_means() {
 
 #[tokio::test]
 async fn direct_negotiation_works_where_the_server_has_it() {
-    let folder = Folder::new("tls-direct");
+    let folder = Folder::new();
     let ca = format!("sslrootcert={}", folder.file("authority.crt"));
     for version in versions_under_test().unwrap().postgres {
         let postgres = folder.server(version).await;
@@ -220,7 +214,7 @@ async fn direct_negotiation_works_where_the_server_has_it() {
 
 #[tokio::test]
 async fn a_client_certificate_is_shown_when_asked_for() {
-    let folder = Folder::new("tls-client");
+    let folder = Folder::new();
     let (ca, crt, key) = (
         folder.file("authority.crt"),
         folder.file("client.crt"),
@@ -246,8 +240,11 @@ async fn a_self_signed_certificate_may_be_its_own_root() {
             params.is_ca = is_ca;
             let key = KeyPair::generate().unwrap();
             let own = params.self_signed(&key).unwrap().pem();
-            let folder = Folder::new("tls-own");
-            let root = format!("sslrootcert={}", write(&folder.path, "own.crt", &own));
+            let folder = Folder::new();
+            let root = format!(
+                "sslrootcert={}",
+                write(folder.place.path(), "own.crt", &own)
+            );
             let postgres = Postgres::builder()
                 .version(version)
                 .tls_capable()
