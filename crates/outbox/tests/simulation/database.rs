@@ -57,6 +57,11 @@ pub(crate) struct Walsender {
     sent_to: u64,
     pub(crate) pipe: VecDeque<Frame>,
     pub(crate) wants_reply: bool,
+    /// What the client has been given to read, and what it confirmed.
+    pub(crate) delivered: Lsn,
+    in_transaction: bool,
+    pub(crate) last_status: Option<Lsn>,
+    pub(crate) last_status_at: u64,
 }
 
 impl Database {
@@ -221,7 +226,7 @@ impl Database {
     }
 
     /// START_REPLICATION at 0/0.
-    pub(crate) fn start_replication(&self, number: u64) -> Walsender {
+    pub(crate) fn start_replication(&self, number: u64, now: u64) -> Walsender {
         Walsender {
             number,
             next: self.first_unconfirmed(),
@@ -229,11 +234,32 @@ impl Database {
             sent_to: self.confirmed.as_u64(),
             pipe: VecDeque::new(),
             wants_reply: false,
+            delivered: Lsn::ZERO,
+            in_transaction: false,
+            last_status: None,
+            last_status_at: now,
         }
     }
 }
 
 impl Walsender {
+    /// The client reads a frame.
+    pub(crate) fn deliver(&mut self) -> Option<Frame> {
+        let frame = self.pipe.pop_front()?;
+        let reached = match &frame {
+            Frame::KeepAlive { wal_end, .. } if !self.in_transaction => *wal_end,
+            Frame::KeepAlive { .. } => Lsn::ZERO,
+            Frame::WalData { data, .. } => {
+                let end_lsn = wire::commit_end(data);
+                self.in_transaction |= wire::is_begin(data);
+                self.in_transaction &= end_lsn.is_none();
+                end_lsn.unwrap_or_default()
+            }
+        };
+        self.delivered = self.delivered.max(reached);
+        Some(frame)
+    }
+
     /// Puts the next transaction into the pipe, or a keepalive if there is none.
     pub(crate) fn produce(&mut self, database: &Database, rng: &mut Rng) {
         let data = |start, data| Frame::WalData {

@@ -25,6 +25,19 @@ pub(crate) fn commit(commit_lsn: Lsn, end_lsn: Lsn) -> Bytes {
     out.freeze()
 }
 
+/// Where the transaction ends whose commit this is.
+pub(crate) fn commit_end(data: &[u8]) -> Option<Lsn> {
+    let [b'C', _, _, _, _, _, _, _, _, _, rest @ ..] = data else {
+        return None;
+    };
+    let bytes = rest.first_chunk::<8>()?;
+    Some(Lsn::new(u64::from_be_bytes(*bytes)))
+}
+
+pub(crate) fn is_begin(data: &[u8]) -> bool {
+    data.first() == Some(&b'B')
+}
+
 pub(crate) fn relation(id: u32, table: &str) -> Bytes {
     let columns = ["id", "aggregate_id", "type", "payload"];
     let mut out = BytesMut::new();

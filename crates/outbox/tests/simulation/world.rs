@@ -5,6 +5,7 @@ mod faults;
 mod links;
 mod stopping;
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::time::{Duration, Instant};
@@ -14,9 +15,12 @@ use outbox::{
 };
 use pgoutput::Lsn;
 
+use crate::Manner;
 use crate::database::{Database, Walsender};
+use crate::law::{Law, Violation};
 use crate::rng::Rng;
 use crate::stream::Stream;
+use crate::tape::{Occasion, Tape};
 
 pub(crate) use self::check::Summary;
 use self::faults::Faults;
@@ -31,6 +35,12 @@ const PATIENCE_MICROS: u64 = 400_000_000;
 
 /// Events after which a history is taken to run in circles.
 const MAX_EVENTS: u64 = 300_000;
+
+/// Rounds of polling after which the machine is taken to run in circles.
+const MAX_ROUNDS: u32 = 1_000;
+
+/// Most planned events of one sort.
+const MOST_PLANNED: u64 = 25;
 
 #[derive(Debug)]
 enum Event {
@@ -80,19 +90,55 @@ enum Event {
     },
 }
 
+impl Event {
+    /// What names the event, for those that are the same event in another history by what they
+    /// are about. Others are named after the event that causes them.
+    fn occasion(&self) -> Option<Occasion> {
+        Some(match self {
+            Self::EpochOpens { process, epoch } => {
+                Occasion::named("epoch opens", [*process, *epoch, 0])
+            }
+            Self::PublishArrives(publish) => publish.occasion(),
+            Self::Answer {
+                process,
+                epoch,
+                token,
+                ..
+            } => Occasion::named("answer", [*process, *epoch, token.0]),
+            Self::Parked { process, token, .. } => {
+                Occasion::named("parked", [*process, token.0, 0])
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Limits of what the streamer may have in flight.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    rows: usize,
+    bytes: usize,
+}
+
 pub(crate) struct World {
-    trace: bool,
+    /// What happened, for people, if anybody asked.
+    story: Option<RefCell<Vec<String>>>,
     rng: Rng,
     faults: Faults,
     base: Instant,
     now: u64,
+    /// Things that have happened.
+    steps: u64,
     trouble_until: u64,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Event>>,
+    /// What the decisions of each event are named by.
+    occasions: Vec<Occasion>,
     scheduled: u64,
     timer: Option<u64>,
     database: Database,
     stream: Stream,
+    limits: Limits,
     relay: Relay,
     /// Number of the running streamer process.
     process: u64,
@@ -106,6 +152,8 @@ pub(crate) struct World {
     checked: usize,
     /// Rows that the broker forgot and the machine has not been told about.
     forgotten: Vec<Position>,
+    /// Dead letters on their way.
+    parking: HashSet<(u64, Token)>,
     /// Rows of servers that were replaced by a clone which never had them.
     orphans: HashSet<(Position, String)>,
     summary: Summary,
@@ -114,9 +162,9 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, trace: bool) -> Self {
-        let mut rng = Rng::new(seed);
+    pub(crate) fn new(mut rng: Rng, manner: Manner) -> Self {
         let faults = Faults::draw(&mut rng);
+        rng.enter(Occasion::named("stream", [0; 3]));
         let writers = if rng.chance(600) {
             Writers::Exclusive
         } else {
@@ -124,10 +172,11 @@ impl World {
         };
         // An exclusive stream needs no window to outlast an outage, only one to outlast the late
         // publishes of a connection that was given up.
+        let (short_window, replicated) = (rng.chance(500), rng.chance(500));
         let window = if writers == Writers::Exclusive
             && !faults.spoil_tail
             && !faults.replace
-            && rng.chance(500)
+            && short_window
         {
             10_000_000
         } else if faults.spoil_tail {
@@ -135,21 +184,27 @@ impl World {
         } else {
             u64::MAX
         };
+        let (keys, trouble_until) = (rng.between(1, 6), rng.between(1_000_000, TROUBLE_MICROS));
         let base = Instant::now();
-        let relay = new_relay(&mut rng, base);
+        rng.enter(Occasion::named("first process", [0; 3]));
+        let limits = Limits::draw(&mut rng);
+        let relay = new_relay(&mut rng, limits, base);
         Self {
-            trace,
-            stream: Stream::new(writers, rng.chance(500), window),
-            keys: rng.between(1, 6),
-            trouble_until: rng.between(1_000_000, TROUBLE_MICROS),
+            story: manner.with_story.then(RefCell::default),
+            stream: Stream::new(writers, replicated, window, manner.stream_lies),
+            keys,
+            trouble_until,
             faults,
             base,
             now: 0,
+            steps: 0,
             queue: BinaryHeap::new(),
             events: Vec::new(),
+            occasions: Vec::new(),
             scheduled: 0,
             timer: Some(0),
             database: Database::new(),
+            limits,
             relay,
             process: 1,
             walsenders: 0,
@@ -158,6 +213,7 @@ impl World {
             highest_status: Lsn::ZERO,
             checked: 0,
             forgotten: Vec::new(),
+            parking: HashSet::new(),
             orphans: HashSet::new(),
             summary: Summary {
                 histories: 1,
@@ -168,18 +224,18 @@ impl World {
         }
     }
 
-    pub(crate) fn run(&mut self) -> Result<Summary, String> {
+    pub(crate) fn run(&mut self) -> Result<Summary, Violation> {
         self.plan();
-        let mut steps = 0;
         loop {
-            steps += 1;
-            if steps > MAX_EVENTS || self.now > self.trouble_until + PATIENCE_MICROS {
+            self.steps += 1;
+            if self.steps > MAX_EVENTS || self.now > self.trouble_until + PATIENCE_MICROS {
                 return Err(self.stuck());
             }
             let next = self.queue.peek().map(|Reverse((at, ..))| *at);
             match (self.timer, next) {
                 (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
                     self.now = self.now.max(timer);
+                    self.rng.enter(Occasion::named("timer", [self.now, 0, 0]));
                     let now = self.instant();
                     self.relay.handle_time(now);
                 }
@@ -188,13 +244,16 @@ impl World {
                         continue;
                     };
                     self.now = self.now.max(at);
+                    self.rng.enter(self.occasions[index]);
                     let event = self.events[index].take();
-                    self.handle(event.ok_or("an event happened twice")?)?;
+                    let twice = || Law::Simulator.broken("an event happened twice");
+                    self.handle(event.ok_or_else(twice)?)?;
                 }
-                (_, None) => return Err("nothing is left to happen".to_owned()),
+                (_, None) => return Err(Law::Progress.broken("nothing is left to happen")),
             }
             self.drive()?;
             self.check_stop()?;
+            self.check_status_goes_on()?;
             if self.now > self.trouble_until && self.is_quiet() {
                 return self.finish();
             }
@@ -202,29 +261,37 @@ impl World {
     }
 
     fn plan(&mut self) {
-        let transactions = self.rng.between(3, 25);
-        for _ in 0..transactions {
-            let at = self.rng.below(self.trouble_until);
-            self.schedule_at(at, Event::Commit);
-        }
-        for _ in 0..self.rng.below(6) {
-            let at = self.rng.below(self.trouble_until);
-            self.schedule_at(at, Event::Checkpoint);
-        }
-        for _ in 0..self.rng.below(3) {
-            let at = self.rng.below(self.trouble_until);
-            self.schedule_at(at, Event::ForeignWal);
-        }
-        for _ in 0..self.rng.below(self.faults.most) {
-            let at = self.rng.below(self.trouble_until);
-            self.schedule_at(at, Event::Fault);
-        }
-        if self.rng.chance(300) {
-            for _ in 0..self.rng.between(1, 3) {
+        self.plan_some("commit", [3, 25], || Event::Commit);
+        self.plan_some("checkpoint", [0, 6], || Event::Checkpoint);
+        self.plan_some("foreign WAL", [0, 3], || Event::ForeignWal);
+        let most = self.faults.most.max(1);
+        self.plan_some("fault", [0, most], || Event::Fault);
+        self.rng.enter(Occasion::named("ends", [0; 3]));
+        let most = if self.rng.chance(300) { 3 } else { 1 };
+        self.plan_some("end", [most / 2, most], || Event::Sigterm);
+    }
+
+    /// Plans from `least` to below `most` events. Each may be taken out of the history alone.
+    fn plan_some(&mut self, sort: &'static str, [least, most]: [u64; 2], event: fn() -> Event) {
+        self.rng.enter(Occasion::named(sort, [u64::MAX, 0, 0]));
+        let count = self.rng.between(least, most);
+        for number in 0..MOST_PLANNED {
+            self.rng.enter(Occasion::named(sort, [number, 0, 0]));
+            if self.rng.happens(number < count) {
                 let at = self.rng.below(self.trouble_until);
-                self.schedule_at(at, Event::Sigterm);
+                self.schedule_at(at, event());
             }
         }
+    }
+
+    pub(crate) const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The story so far, and the decisions that made it.
+    pub(crate) fn take_records(&mut self) -> (Vec<String>, Tape) {
+        let story = self.story.take().map(RefCell::into_inner);
+        (story.unwrap_or_default(), self.rng.take_notes())
     }
 
     fn instant(&self) -> Instant {
@@ -233,6 +300,9 @@ impl World {
 
     fn schedule_at(&mut self, at: u64, event: Event) {
         self.scheduled += 1;
+        let occasion = event.occasion();
+        let occasion = occasion.unwrap_or_else(|| self.rng.next_occasion());
+        self.occasions.push(occasion);
         self.events.push(Some(event));
         self.queue
             .push(Reverse((at, self.scheduled, self.events.len() - 1)));
@@ -244,12 +314,15 @@ impl World {
     }
 
     fn note(&self, text: impl FnOnce() -> String) {
-        if self.trace {
-            println!("{:>12} {}", self.now, text());
+        if let Some(story) = &self.story {
+            let seconds = self.now as f64 / 1e6;
+            story
+                .borrow_mut()
+                .push(format!("{seconds:>11.6} s  {}", text()));
         }
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), String> {
+    fn handle(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Commit => {
                 self.database
@@ -317,9 +390,12 @@ impl World {
     }
 
     /// Does what the machine asks for.
-    fn drive(&mut self) -> Result<(), String> {
+    fn drive(&mut self) -> Result<(), Violation> {
         let now = self.instant();
-        loop {
+        for round in 0.. {
+            if round > MAX_ROUNDS {
+                return Err(Law::Progress.broken("the machine asks for more, for ever"));
+            }
             let mut busy = false;
             while let Some(action) = self.relay.poll_action() {
                 busy = true;
@@ -328,6 +404,7 @@ impl World {
             while let Some(row) = self.relay.poll_publish(now) {
                 busy = true;
                 self.publish(row);
+                self.check_in_flight()?;
             }
             while let Some(action) = self.relay.poll_action() {
                 busy = true;
@@ -352,7 +429,7 @@ impl World {
         Ok(())
     }
 
-    fn act(&mut self, action: Action) -> Result<(), String> {
+    fn act(&mut self, action: Action) -> Result<(), Violation> {
         self.note(|| format!("action: {action:?}"));
         let process = self.process;
         match action {
@@ -378,6 +455,10 @@ impl World {
                 self.schedule_in(100, 3_000, event);
             }
             Action::Park(letter) => {
+                if !self.parking.insert((process, letter.token)) {
+                    let detail = format!("the row at {} is parked twice", letter.position);
+                    return Err(Law::ParkedForAReason.broken(detail));
+                }
                 let fails = self.trouble() && self.rng.chance(100);
                 let (token, position) = (letter.token, letter.position);
                 let event = Event::Parked {
@@ -401,6 +482,7 @@ impl World {
     }
 
     fn parked(&mut self, process: u64, token: Token, position: Position, fails: bool) {
+        self.parking.remove(&(process, token));
         let same_process = process == self.process;
         if !same_process && self.rng.chance(500) {
             return;
@@ -423,10 +505,25 @@ impl World {
     }
 }
 
-fn new_relay(rng: &mut Rng, now: Instant) -> Relay {
+impl Limits {
+    fn draw(rng: &mut Rng) -> Self {
+        let (rows, narrow, bytes) = (
+            rng.between(1, 40),
+            rng.chance(200),
+            rng.between(500, 20_000),
+        );
+        Self {
+            rows: rows as usize,
+            bytes: if narrow { bytes as usize } else { 1 << 24 },
+        }
+    }
+}
+
+fn new_relay(rng: &mut Rng, limits: Limits, now: Instant) -> Relay {
     let mut settings = RelaySettings::new(vec![OutboxSpec::new("public", "outbox")]);
     settings.jitter_seed = rng.number();
-    settings.max_in_flight_rows = rng.between(1, 40) as usize;
+    settings.max_in_flight_rows = limits.rows;
+    settings.max_in_flight_bytes = limits.bytes;
     if rng.chance(100) {
         settings.confirm_delay = Duration::from_millis(rng.between(1, 5_000));
     }

@@ -7,12 +7,14 @@ use pgoutput::Lsn;
 
 use super::World;
 use crate::database::Kind;
+use crate::law::{Law, Violation};
 
 /// What happened in one or many histories.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Summary {
     pub(crate) histories: u64,
     pub(crate) rows: u64,
+    pub(crate) steps: u64,
     pub(crate) publishes: u64,
     pub(crate) acks: u64,
     pub(crate) parked: u64,
@@ -29,6 +31,7 @@ pub(crate) struct Summary {
     pub(crate) zombie_publishes: u64,
     pub(crate) lost_publishes: u64,
     pub(crate) overloads: u64,
+    pub(crate) strangers: u64,
     pub(crate) lost_acks: u64,
     pub(crate) late_acks: u64,
     pub(crate) skipped: u64,
@@ -38,14 +41,16 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    fn fields(&mut self) -> [&mut u64; 24] {
-        [
+    /// What never has to happen comes first.
+    fn fields(&mut self) -> Vec<&mut u64> {
+        vec![
+            &mut self.stored_twice,
             &mut self.histories,
             &mut self.rows,
+            &mut self.steps,
             &mut self.publishes,
             &mut self.acks,
             &mut self.parked,
-            &mut self.stored_twice,
             &mut self.session_cuts,
             &mut self.postgres_crashes,
             &mut self.epoch_cuts,
@@ -58,6 +63,7 @@ impl Summary {
             &mut self.zombie_publishes,
             &mut self.lost_publishes,
             &mut self.overloads,
+            &mut self.strangers,
             &mut self.lost_acks,
             &mut self.late_acks,
             &mut self.skipped,
@@ -78,7 +84,7 @@ impl Summary {
     pub(crate) fn assert_every_fault_happened(&mut self) {
         let shown = *self;
         for (index, count) in self.fields().into_iter().enumerate() {
-            let may_be_zero = index == 5;
+            let may_be_zero = index == 0;
             assert!(
                 may_be_zero || *count > 0,
                 "field {index} of {shown:?} never happened"
@@ -87,16 +93,63 @@ impl Summary {
     }
 }
 
+/// Longest time between two status updates, in microseconds: well under the least
+/// `wal_sender_timeout` in use, 3 s.
+const STATUS_PATIENCE_MICROS: u64 = 1_500_000;
+
 impl World {
+    /// Confirmations never go back, and never beyond what was read in their session.
+    pub(super) fn check_status(&mut self, confirmed: Lsn) -> Result<(), Violation> {
+        let Some(walsender) = &mut self.walsender else {
+            return Ok(());
+        };
+        if walsender.last_status > Some(confirmed) || confirmed > walsender.delivered {
+            return Err(Law::ConfirmedInOrder.broken(format!(
+                "{confirmed} was confirmed after {:?}, when everything up to {} had been read",
+                walsender.last_status, walsender.delivered
+            )));
+        }
+        walsender.last_status = Some(confirmed);
+        walsender.last_status_at = self.now;
+        Ok(())
+    }
+
+    /// Status updates never stop, however full the window is.
+    pub(super) fn check_status_goes_on(&self) -> Result<(), Violation> {
+        let status_at = self.walsender.as_ref().map(|sender| sender.last_status_at);
+        if status_at.is_some_and(|at| self.now - at > STATUS_PATIENCE_MICROS) {
+            return Err(Law::StatusNeverStops.broken("no status update for too long"));
+        }
+        Ok(())
+    }
+
+    /// What is in flight never passes the limits, but for one row.
+    pub(super) fn check_in_flight(&self) -> Result<(), Violation> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        let rows = link.in_flight.len();
+        let bytes: usize = link.in_flight.iter().map(|(_, bytes)| bytes).sum();
+        let newest = link.in_flight.last().map_or(0, |(_, bytes)| *bytes);
+        let limits = &self.limits;
+        if rows > limits.rows || bytes - newest >= limits.bytes {
+            let detail = format!("{rows} rows of {bytes} bytes in flight, over {limits:?}");
+            return Err(Law::InFlightIsBounded.broken(detail));
+        }
+        Ok(())
+    }
+
     /// No status update may confirm a row that is neither stored nor parked.
-    pub(super) fn check_confirmation(&mut self, confirmed: Lsn) -> Result<(), String> {
+    pub(super) fn check_confirmation(&mut self, confirmed: Lsn) -> Result<(), Violation> {
+        self.check_status(confirmed)?;
         self.highest_status = self.highest_status.max(confirmed);
         while let Some(transaction) = self.database.transactions.get(self.checked) {
             if transaction.commit_lsn >= self.highest_status {
                 break;
             }
             if confirmed < transaction.end_lsn && confirmed > transaction.commit_lsn {
-                return Err(format!("{confirmed} was confirmed, inside a commit record"));
+                let detail = format!("{confirmed} was confirmed, inside a commit record");
+                return Err(Law::ConfirmedInOrder.broken(detail));
             }
             for row in &transaction.rows {
                 let stored = self
@@ -104,10 +157,10 @@ impl World {
                     .messages()
                     .any(|stored| stored.position == Some(row.position) && stored.id == row.id);
                 if !stored && !row.settled_once {
-                    return Err(format!(
+                    return Err(Law::NothingConfirmedEarly.broken(format!(
                         "{confirmed} was confirmed, but row {} at {} is not stored",
                         row.id, row.position
-                    ));
+                    )));
                 }
             }
             self.checked += 1;
@@ -137,17 +190,17 @@ impl World {
                 .is_none_or(|last| self.database.confirmed >= last.end_lsn)
     }
 
-    pub(super) fn stuck(&self) -> String {
+    pub(super) fn stuck(&self) -> Violation {
         let last = self.database.transactions.last().map(|last| last.end_lsn);
-        format!(
+        Law::Progress.broken(format!(
             "no progress: confirmed {} of {last:?}, {:?}, {:?}",
             self.database.confirmed,
             self.relay.snapshot(),
             self.faults
-        )
+        ))
     }
 
-    pub(super) fn finish(&mut self) -> Result<Summary, String> {
+    pub(super) fn finish(&mut self) -> Result<Summary, Violation> {
         let place: HashMap<_, _> = self
             .database
             .rows()
@@ -166,10 +219,10 @@ impl World {
                 if self.orphans.contains(&(position, stored.id.clone())) {
                     continue;
                 }
-                return Err(format!(
+                return Err(Law::NothingInvented.broken(format!(
                     "phantom: {} at {position} was never committed",
                     stored.id
-                ));
+                )));
             };
             let count = copies.entry(position).or_default();
             *count += 1;
@@ -184,28 +237,30 @@ impl World {
             // what it acked cost the order of what is left; the machine says so when it notices.
             let excused = self.faults.spoil_tail || self.faults.forget;
             if late && !excused {
-                return Err(format!("order: {} at {position} came too late", row.id));
+                let detail = format!("order: {} at {position} came too late", row.id);
+                return Err(Law::OrderPerKey.broken(detail));
             }
         }
         for (position, (_, row)) in &place {
             if !copies.contains_key(position) && !row.settled_once && !row.parked {
-                return Err(format!("lost: {} at {position}", row.id));
+                return Err(Law::NothingLost.broken(format!("lost: {} at {position}", row.id)));
             }
             let collides = self.orphans.iter().any(|(_, id)| *id == row.id);
             if row.parked && row.kind == Kind::Plain && !collides {
-                return Err(format!(
+                return Err(Law::ParkedForAReason.broken(format!(
                     "{} at {position} was parked without a reason",
                     row.id
-                ));
+                )));
             }
         }
         let stored_twice = copies.values().filter(|count| **count > 1).count() as u64;
         if stored_twice > 0 && !self.faults.spoil_tail {
-            return Err(format!("{stored_twice} rows are stored twice"));
+            return Err(Law::NothingTwice.broken(format!("{stored_twice} rows are stored twice")));
         }
         let counters = self.relay.snapshot().counters;
         Ok(Summary {
             rows: place.len() as u64,
+            steps: self.steps,
             parked: self.database.rows().filter(|row| row.parked).count() as u64,
             stored_twice,
             skipped: counters.skipped,

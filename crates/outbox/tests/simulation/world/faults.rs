@@ -16,6 +16,8 @@ pub(super) struct Faults {
     pub(super) late_ack_permille: u64,
     pub(super) swapped_ack_permille: u64,
     pub(super) overload_permille: u64,
+    /// A stranger on the subject acks before the stream does, in its name.
+    pub(super) stranger_permille: u64,
     session_cut: bool,
     postgres_crash: bool,
     epoch_cut: bool,
@@ -30,17 +32,17 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn draw(rng: &mut Rng) -> Self {
+        // Both are drawn always, so that each decision keeps its number.
         let mut rate = |most: u64| {
-            if rng.chance(400) {
-                rng.between(1, most)
-            } else {
-                0
-            }
+            let (happens, permille) = (rng.chance(400), rng.between(1, most));
+            if happens { permille } else { 0 }
         };
         let (poison_permille, lost_publish_permille) = (rate(100), rate(50));
         let (lost_ack_permille, late_ack_permille) = (rate(50), rate(50));
         let (swapped_ack_permille, overload_permille) = (rate(300), rate(50));
+        let stranger_permille = rate(20);
         let (forget, spoil_tail) = (rng.chance(150), rng.chance(100));
+        let replace = rng.chance(200);
         Self {
             most: rng.below(12),
             poison_permille,
@@ -49,6 +51,7 @@ impl Faults {
             late_ack_permille,
             swapped_ack_permille,
             overload_permille,
+            stranger_permille,
             session_cut: rng.chance(500),
             postgres_crash: rng.chance(500),
             epoch_cut: rng.chance(500),
@@ -56,7 +59,7 @@ impl Faults {
             stream_full: rng.chance(200),
             forget,
             spoil_tail,
-            replace: !forget && !spoil_tail && rng.chance(200),
+            replace: !forget && !spoil_tail && replace,
         }
     }
 }
@@ -108,7 +111,7 @@ impl World {
         self.cut_link();
         self.tell_forgotten();
         let now = self.instant();
-        self.relay = new_relay(&mut self.rng, now);
+        self.relay = new_relay(&mut self.rng, self.limits, now);
     }
 
     /// Another server answers under the name of the old one. What was stored of the rows that it

@@ -6,7 +6,9 @@ use outbox::{
 };
 
 use super::{Event, World, source};
+use crate::law::Violation;
 use crate::stream::Stored;
+use crate::tape::Occasion;
 
 /// The publisher's connection of one epoch.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(super) struct Link {
     /// Nothing overtakes on a connection.
     last_publish_at: u64,
     last_answer_at: u64,
+    /// Publishes without an answer, and their bytes.
+    pub(super) in_flight: Vec<(Token, usize)>,
 }
 
 /// A publish on its way to the broker.
@@ -24,6 +28,27 @@ pub(super) struct Publish {
     process: u64,
     epoch: u64,
     row: Outgoing,
+}
+
+/// What becomes of a publish and its answer; times in microseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fate {
+    lost: bool,
+    refused: bool,
+    stranger: bool,
+    stranger_swallows: bool,
+    stranger_ahead: u64,
+    delay: u64,
+    ack_lost: bool,
+    ack_late: bool,
+    ack_lateness: u64,
+    ack_overtakes: bool,
+}
+
+impl Publish {
+    pub(super) fn occasion(&self) -> Occasion {
+        Occasion::named("publish", [self.process, self.epoch, self.row.token.0])
+    }
 }
 
 impl World {
@@ -35,7 +60,7 @@ impl World {
         }
         self.walsenders += 1;
         let session = self.walsenders;
-        self.walsender = Some(self.database.start_replication(session));
+        self.walsender = Some(self.database.start_replication(session, self.now));
         let confirmed_flush = self.database.confirmed;
         self.note(|| format!("session {session} from {confirmed_flush}"));
         let start = SessionStart {
@@ -58,7 +83,8 @@ impl World {
     /// Hands some frames to the machine, as long as it wants them.
     pub(super) fn deliver_frames(&mut self, session: u64) {
         let now = self.instant();
-        let mut left = self.rng.between(1, 9);
+        let most = self.rng.between(1, 9);
+        let mut left = most;
         while let Some(walsender) = &mut self.walsender
             && walsender.number == session
         {
@@ -69,7 +95,7 @@ impl World {
             if walsender.pipe.is_empty() {
                 walsender.produce(&self.database, &mut self.rng);
             }
-            match walsender.pipe.pop_front() {
+            match walsender.deliver() {
                 Some(frame) => self.relay.handle_wal(now, frame),
                 None => break,
             }
@@ -79,11 +105,13 @@ impl World {
             .as_ref()
             .is_some_and(|walsender| walsender.number == session)
         {
-            self.schedule_in(200, 60_000, Event::Frames { session });
+            // Nobody looks closely at a quiet log.
+            let longest = if left == most { 400_000 } else { 60_000 };
+            self.schedule_in(200, longest, Event::Frames { session });
         }
     }
 
-    pub(super) fn status(&mut self, status: StatusUpdate) -> Result<(), String> {
+    pub(super) fn status(&mut self, status: StatusUpdate) -> Result<(), Violation> {
         self.check_confirmation(status.confirmed)?;
         if let Some(session) = self.walsender.as_ref().map(|walsender| walsender.number) {
             let StatusUpdate {
@@ -116,6 +144,7 @@ impl World {
             epoch,
             last_publish_at: self.now,
             last_answer_at: self.now,
+            in_flight: Vec::new(),
         });
         self.tell_forgotten();
         let start = self.stream.epoch_start();
@@ -132,6 +161,8 @@ impl World {
         self.note(|| format!("publish {position} after {:?}", row.expected_last_sequence));
         let delay = self.rng.between(50, 3_000);
         let Some(link) = &mut self.link else { return };
+        let size = row.subject.len() + row.headers.as_block().len() + row.payload.len();
+        link.in_flight.push((row.token, size));
         link.last_publish_at = link.last_publish_at.max(self.now + delay);
         let at = link.last_publish_at;
         let publish = Publish {
@@ -207,41 +238,68 @@ impl World {
         self.relay.handle_epoch_ended(now, epoch, end);
     }
 
+    /// What becomes of a publish and of its answer. All is drawn always, so that each decision
+    /// keeps its number.
+    fn draw_fate(&mut self) -> Fate {
+        let (faults, rng) = (&self.faults, &mut self.rng);
+        let mut fate = Fate {
+            lost: rng.chance(faults.lost_publish_permille),
+            refused: rng.chance(faults.overload_permille),
+            stranger: rng.chance(faults.stranger_permille),
+            stranger_swallows: rng.chance(500),
+            stranger_ahead: rng.between(2, 9),
+            delay: rng.between(50, 2_000),
+            ack_lost: rng.chance(faults.lost_ack_permille),
+            ack_late: rng.chance(faults.late_ack_permille),
+            ack_lateness: rng.below(8_000_000),
+            ack_overtakes: rng.chance(faults.swapped_ack_permille),
+        };
+        if !self.trouble() {
+            fate = Fate {
+                delay: fate.delay,
+                ack_overtakes: fate.ack_overtakes,
+                ..Fate::default()
+            };
+        }
+        fate
+    }
+
     pub(super) fn publish_arrives(&mut self, publish: Publish) {
-        if self.trouble() && self.rng.chance(self.faults.lost_publish_permille) {
+        let fate = self.draw_fate();
+        if fate.lost {
             self.summary.lost_publishes += 1;
             return;
         }
-        let answer = if self.trouble() && self.rng.chance(self.faults.overload_permille) {
+        let answer = self.strangers_answer(fate, &publish.row);
+        let answer = if answer.is_some() && fate.stranger_swallows {
+            answer
+        } else if fate.refused {
             self.summary.overloads += 1;
-            Err(Refusal::TooManyRequests)
+            Some(Err(Refusal::TooManyRequests))
         } else {
-            self.stream.publish(self.now, &publish.row)
+            let stored = self.stream.publish(self.now, &publish.row);
+            answer.or(Some(stored))
         };
         self.note(|| format!("answer {answer:?}"));
         let alive =
             |link: &&mut Link| (link.process, link.epoch) == (publish.process, publish.epoch);
-        let Some(link) = self.link.as_mut().filter(alive) else {
+        let (Some(link), Some(answer)) = (self.link.as_mut().filter(alive), answer) else {
             return;
         };
         let (process, epoch, token) = (link.process, link.epoch, publish.row.token);
-        let mut delay = self.rng.between(50, 2_000);
-        if self.now < self.trouble_until {
-            if self.rng.chance(self.faults.lost_ack_permille) {
-                self.summary.lost_acks += 1;
-                return;
-            }
-            if self.rng.chance(self.faults.late_ack_permille) {
-                self.summary.late_acks += 1;
-                delay += self.rng.below(8_000_000);
-            }
+        if fate.ack_lost {
+            self.summary.lost_acks += 1;
+            return;
         }
-        let at = if self.rng.chance(self.faults.swapped_ack_permille) {
-            self.now + delay
-        } else {
-            link.last_answer_at = link.last_answer_at.max(self.now + delay);
-            link.last_answer_at
-        };
+        let mut at = self.now + fate.delay;
+        if fate.ack_late {
+            self.summary.late_acks += 1;
+            at += fate.ack_lateness;
+        }
+        if !fate.ack_overtakes {
+            link.last_answer_at = link.last_answer_at.max(at);
+            at = link.last_answer_at;
+        }
         self.schedule_at(
             at,
             Event::Answer {
@@ -253,8 +311,22 @@ impl World {
         );
     }
 
+    /// A stranger who listens on the subject answers first. In an exclusive stream its wrong
+    /// sequence gives it away; in a shared one nothing does.
+    fn strangers_answer(&mut self, fate: Fate, row: &Outgoing) -> Option<Result<PubAck, Refusal>> {
+        let before = row.expected_last_sequence.filter(|_| fate.stranger)?;
+        self.summary.strangers += 1;
+        Some(Ok(PubAck {
+            sequence: before + fate.stranger_ahead,
+            duplicate: false,
+        }))
+    }
+
     pub(super) fn answer(&mut self, epoch: u64, token: Token, answer: Result<PubAck, Refusal>) {
         let now = self.instant();
+        if let Some(link) = self.link.as_mut().filter(|link| link.epoch == epoch) {
+            link.in_flight.retain(|(sent, _)| *sent != token);
+        }
         match answer {
             Ok(ack) => {
                 self.summary.acks += 1;

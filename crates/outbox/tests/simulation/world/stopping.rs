@@ -3,6 +3,7 @@
 use outbox::StopKind;
 
 use super::World;
+use crate::law::{Law, Violation};
 
 /// A streamer that is asked to stop is gone within its drain timeout, in microseconds; the timer
 /// that ends it may come a little late.
@@ -22,20 +23,20 @@ impl World {
     }
 
     /// A streamer that was asked to stop stops in time, whatever happens meanwhile.
-    pub(super) fn check_stop(&self) -> Result<(), String> {
+    pub(super) fn check_stop(&self) -> Result<(), Violation> {
         match self.stop_by {
-            Some(by) if self.now > by => Err(format!(
+            Some(by) if self.now > by => Err(Law::StopsInTime.broken(format!(
                 "SIGTERM was forgotten: {:?}",
                 self.relay.snapshot()
-            )),
+            ))),
             _ => Ok(()),
         }
     }
 
     /// The machine has stopped. The last word to PostgreSQL may get there or not.
-    pub(super) fn stopped(&mut self, kind: StopKind, detail: &str) -> Result<(), String> {
+    pub(super) fn stopped(&mut self, kind: StopKind, detail: &str) -> Result<(), Violation> {
         if self.stop_by.is_none() || kind != StopKind::Drained {
-            return Err(format!("the machine stopped: {detail}"));
+            return Err(Law::Progress.broken(format!("the machine stopped: {detail}")));
         }
         let now = self.instant();
         let _ = self.relay.poll_status(now);
