@@ -50,12 +50,11 @@ struct ErrorWire<'a> {
     description: Cow<'a, str>,
 }
 
-/// Reads one answer to a publish into `stream`.
-pub(crate) fn parse_ack(
-    stream: &str,
-    status: Option<u16>,
-    payload: &[u8],
-) -> Result<PubAck, Refusal> {
+/// Reads one answer to a publish into `stream`: its status, where it has one, and its body.
+///
+/// # Errors
+/// What JetStream refuses, and what cannot be read or is not about `stream`.
+pub fn parse_ack(stream: &str, status: Option<u16>, payload: &[u8]) -> Result<PubAck, Refusal> {
     match status {
         None => {}
         Some(STATUS_NO_RESPONDERS) => return Err(Refusal::NoResponders),

@@ -181,8 +181,12 @@ pub(crate) async fn ask<T: DeserializeOwned>(
         RequestErrorKind::TimedOut => ApiFault::TimedOut,
         _ => ApiFault::Client(error),
     })?;
+    read_answer(&message.payload)
+}
+
+fn read_answer<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ApiFault> {
     let unreadable = |error: serde_json::Error| ApiFault::Unreadable(error.to_string());
-    let envelope: Envelope = serde_json::from_slice(&message.payload).map_err(unreadable)?;
+    let envelope: Envelope = serde_json::from_slice(payload).map_err(unreadable)?;
     if let Some(error) = envelope.error {
         return Err(ApiFault::Api {
             code: error.code,
@@ -190,7 +194,7 @@ pub(crate) async fn ask<T: DeserializeOwned>(
             description: shortened(&error.description),
         });
     }
-    serde_json::from_slice(&message.payload).map_err(unreadable)
+    serde_json::from_slice(payload).map_err(unreadable)
 }
 
 /// STREAM.INFO, as far as we read it.
@@ -338,7 +342,13 @@ async fn message(
     stream: &str,
     which: &Value,
 ) -> Result<Option<StoredMessage>, ApiFault> {
-    let answer: MessageAnswer = match ask(link, &format!("STREAM.MSG.GET.{stream}"), which).await {
+    read_message(ask(link, &format!("STREAM.MSG.GET.{stream}"), which).await)
+}
+
+fn read_message(
+    answer: Result<MessageAnswer, ApiFault>,
+) -> Result<Option<StoredMessage>, ApiFault> {
+    let answer = match answer {
         Ok(answer) => answer,
         Err(ApiFault::Api { err_code, .. }) if err_code == code::NO_MESSAGE => return Ok(None),
         Err(fault) => return Err(fault),
@@ -355,6 +365,16 @@ async fn message(
         subject: answer.message.subject,
         time: answer.message.time,
     }))
+}
+
+impl StoredMessage {
+    /// Reads the answer to STREAM.MSG.GET; `None` if it says that there is no such message.
+    ///
+    /// # Errors
+    /// With the reason, if it says something else or cannot be read.
+    pub fn from_answer(payload: &[u8]) -> Result<Option<Self>, String> {
+        read_message(read_answer(payload)).map_err(|fault| fault.to_string())
+    }
 }
 
 #[derive(Deserialize)]

@@ -25,6 +25,7 @@ mod subject;
 mod target;
 mod url;
 
+pub use ack::parse_ack;
 pub use api::Replica;
 pub use config::{
     Concern, DEFAULT_DUPLICATE_WINDOW, Finding, StreamConfig, check_stream, metadata, writers_name,

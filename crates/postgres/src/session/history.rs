@@ -13,6 +13,16 @@ pub struct TimelineFork {
     pub switch_lsn: Lsn,
 }
 
+impl TimelineFork {
+    /// Reads the content of a history file.
+    ///
+    /// # Errors
+    /// If a line of it is none of a history.
+    pub fn parse_history(content: &[u8]) -> Result<Vec<Self>, PgError> {
+        parse(content)
+    }
+}
+
 /// Reads `TIMELINE<tab>LSN<tab>reason` lines; empty lines and `#` comments are skipped
 /// (PostgreSQL's `readTimeLineHistory`).
 pub(super) fn parse(content: &[u8]) -> Result<Vec<TimelineFork>, PgError> {
