@@ -7,6 +7,10 @@ use clap::{Parser, Subcommand};
 mod build;
 mod ci;
 mod demo;
+mod deny;
+mod fuzz;
+mod mutate;
+mod simulate;
 mod steps;
 mod test;
 
@@ -24,6 +28,12 @@ enum Command {
     Demo(demo::Options),
     /// Formatting, lints, documentation, unit tests, simulation and tests on real servers
     Test(test::Options),
+    /// Faulty histories of the relay machine; one that breaks a law is cut down and told
+    Simulate(simulate::Options),
+    /// Breaks the machine on purpose and sees whether the simulator notices
+    Mutate(mutate::Options),
+    /// Hostile bytes for everything that reads bytes from outside
+    Fuzz(fuzz::Options),
     /// Runs what CI runs, as CI runs it: `.ci/run` in a fresh clone of the last commit
     Ci,
 }
@@ -32,6 +42,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Mutate(options) => mutate::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Ci => ci::run(),
     };
     match result {

@@ -72,14 +72,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         unit.args(["--exclude", package]);
     }
     steps.command("unit tests", &mut unit)?;
-    let mut simulation = cargo(&[
-        "test",
-        "--release",
-        "-p",
-        "postrider-outbox",
-        "--test",
-        "simulation",
-    ]);
+    crate::deny::check(&mut steps)?;
+    let mut simulation = crate::simulate::simulator();
     simulation.env("POSTRIDER_SIM_HISTORIES", SIMULATED_HISTORIES.to_string());
     steps.command(
         &format!("simulation of {SIMULATED_HISTORIES} histories"),
