@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -46,6 +47,16 @@ struct Package {
     features: BTreeSet<String>,
 }
 
+/// What is compiled for each target that deny.toml names. Cargo is asked once for all tests.
+fn trees() -> &'static BTreeMap<String, Vec<Package>> {
+    static TREES: OnceLock<BTreeMap<String, Vec<Package>>> = OnceLock::new();
+    TREES.get_or_init(|| {
+        let targets = strings(&rules()["graph"]["targets"]);
+        let tree_of = |target: String| (target.clone(), tree(&target));
+        targets.into_iter().map(tree_of).collect()
+    })
+}
+
 /// What is compiled for one target, dependencies of tests and build scripts included.
 fn tree(target: &str) -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
@@ -81,13 +92,11 @@ fn tree(target: &str) -> Vec<Package> {
     packages
 }
 
-/// Calls `check` with the tree of each target that deny.toml names; its answers are faults.
+/// Calls `check` with the tree of each target; its answers are faults.
 fn faults_of_all(check: impl Fn(&[Package]) -> Vec<String>) -> BTreeSet<String> {
-    let rules = rules();
-    let targets = strings(&rules["graph"]["targets"]);
-    targets
-        .iter()
-        .flat_map(|target| check(&tree(target)))
+    trees()
+        .values()
+        .flat_map(|packages| check(packages))
         .collect()
 }
 
@@ -95,14 +104,13 @@ fn faults_of_all(check: impl Fn(&[Package]) -> Vec<String>) -> BTreeSet<String> 
 fn no_package_comes_in_two_versions_without_a_reason() {
     let skipped = strings(&rules()["bans"]["skip"]);
     let mut needed = BTreeSet::new();
-    let targets = strings(&rules()["graph"]["targets"]);
-    for target in &targets {
-        let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for package in tree(target) {
+    for (target, packages) in trees() {
+        let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for package in packages {
             versions
-                .entry(package.name)
+                .entry(&package.name)
                 .or_default()
-                .insert(package.version);
+                .insert(&package.version);
         }
         for (name, versions) in versions.into_iter().filter(|(_, list)| list.len() > 1) {
             let whole: Vec<_> = versions
@@ -199,45 +207,37 @@ fn is_allowed(expression: &str, allowed: &[String]) -> bool {
         words.drain(at..(at + 2).min(words.len()));
     }
     let mut rest = words.as_slice();
-    let answer = any_of(&mut rest, allowed);
-    answer && rest.is_empty()
+    any_of(&mut rest, allowed) == Some(true) && rest.is_empty()
 }
 
-fn any_of(words: &mut &[&str], allowed: &[String]) -> bool {
-    let mut answer = all_of(words, allowed);
+/// `None` if it is no expression.
+fn any_of(words: &mut &[&str], allowed: &[String]) -> Option<bool> {
+    let mut answer = all_of(words, allowed)?;
     while let ["OR", rest @ ..] = *words {
         *words = rest;
-        answer |= all_of(words, allowed);
+        answer |= all_of(words, allowed)?;
     }
-    answer
+    Some(answer)
 }
 
-fn all_of(words: &mut &[&str], allowed: &[String]) -> bool {
-    let mut answer = one(words, allowed);
+fn all_of(words: &mut &[&str], allowed: &[String]) -> Option<bool> {
+    let mut answer = one(words, allowed)?;
     while let ["AND", rest @ ..] = *words {
         *words = rest;
-        answer &= one(words, allowed);
+        answer &= one(words, allowed)?;
     }
-    answer
+    Some(answer)
 }
 
-fn one(words: &mut &[&str], allowed: &[String]) -> bool {
-    match *words {
-        ["(", rest @ ..] => {
-            *words = rest;
-            let answer = any_of(words, allowed);
-            match *words {
-                [")", rest @ ..] => *words = rest,
-                _ => return false,
-            }
-            answer
-        }
-        [name, rest @ ..] => {
-            *words = rest;
-            allowed.iter().any(|one| one == name)
-        }
-        [] => false,
+fn one(words: &mut &[&str], allowed: &[String]) -> Option<bool> {
+    let (first, rest) = words.split_first()?;
+    *words = rest;
+    if *first != "(" {
+        return Some(allowed.iter().any(|one| one == first));
     }
+    let answer = any_of(words, allowed)?;
+    *words = words.strip_prefix(&[")"])?;
+    Some(answer)
 }
 
 #[test]

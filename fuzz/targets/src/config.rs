@@ -50,7 +50,10 @@ pub(crate) fn run(data: &[u8]) {
     match config::load(&flags, &environment, faults) {
         Ok(loaded) => {
             hidden(&format!("{loaded:?}"));
-            hidden(&loaded.redactor.clean(&format!("with {HIDDEN} in it")));
+            let urls = [&loaded.settings.postgres.url, &loaded.settings.nats.url];
+            for url in urls.map(|url| url.expose()) {
+                hidden(&loaded.redactor.clean(url));
+            }
             assert!(!loaded.settings.outboxes.is_empty());
             for outbox in &loaded.settings.outboxes {
                 assert!(!outbox.subject_pattern().is_empty());

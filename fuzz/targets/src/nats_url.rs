@@ -26,11 +26,13 @@ pub(crate) fn run(data: &[u8]) {
         return;
     }
     assert!(!shown.contains(HIDDEN), "{shown}");
-    for url in [
+    let urls = [
         format!("nats://app:{HIDDEN}@{text}"),
-        format!("nats://{HIDDEN}@{text}"),
         format!("tls://a:4222,nats://app:{HIDDEN}@{text}"),
-    ] {
+        // An `@` behind a token makes it a part of something longer, which may be a name.
+        format!("nats://{HIDDEN}@{}", text.replace('@', "")),
+    ];
+    for url in urls {
         let shown = read(settings(url.clone()));
         assert!(
             !shown.contains(HIDDEN),

@@ -34,6 +34,7 @@ mod wire;
 mod world;
 
 use std::cell::RefCell;
+use std::num::NonZero;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
@@ -115,7 +116,10 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let text = info.payload_as_str().unwrap_or("a panic");
+            let payload = info.payload();
+            let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let text = text.unwrap_or_default();
             let place = info.location().map(ToString::to_string);
             let text = format!("{text} at {}", place.unwrap_or_default());
             let caught = PANIC
@@ -149,7 +153,7 @@ fn every_history_keeps_the_guarantee() {
         broken: AtomicBool::new(false),
         total: Mutex::default(),
     };
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let violations: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| run.work())).collect();
         let joined = workers.into_iter().map(|worker| worker.join().unwrap());

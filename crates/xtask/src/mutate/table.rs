@@ -10,11 +10,14 @@ const OUTPUT: &str = "crates/outbox/src/relay/output.rs";
 const RESUME: &str = "crates/outbox/src/relay/resume.rs";
 const ROW: &str = "crates/outbox/src/render/row.rs";
 const SOURCE: &str = "crates/outbox/src/relay/source.rs";
+const STANDING: &str = "crates/outbox/src/source.rs";
 
 /// The assertion that the machine would stop itself by. Without it the simulator has to notice.
 const CONFIRMED_ASSERTION: (&str, &str) = (
-    "assert!(\n            self.confirmations.confirmed <= self.ledger.settled(),",
-    "assert!(\n            true || self.confirmations.confirmed <= self.ledger.settled(),",
+    "assert!(
+            self.confirmations.confirmed <= self.ledger.settled(),",
+    "assert!(
+            true || self.confirmations.confirmed <= self.ledger.settled(),",
 );
 
 pub(super) const MUTATIONS: &[Mutation] = &[
@@ -60,8 +63,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         file: LEDGER,
         edits: &[
             (
-                "outstanding: 0,\n                ..\n            }) = self.queue.front()",
-                "..\n            }) = self.queue.front()",
+                "outstanding: 0,
+                ..
+            }) = self.queue.front()",
+                "..
+            }) = self.queue.front()",
             ),
             (
                 "assert!(outstanding > 0, \"a row was settled twice: {transaction:?}\");",
@@ -79,8 +85,9 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "2: stored or parked",
         file: OUTPUT,
         edits: &[(
-            "if let Some(letter) = self.dead_letter(token) {\n            \
-             self.actions.push_back(Action::Park(Box::new(letter)));\n        }",
+            "if let Some(letter) = self.dead_letter(token) {
+            self.actions.push_back(Action::Park(Box::new(letter)));
+        }",
             "self.settle(token);",
         )],
         caught_by: CaughtBy::Simulator,
@@ -90,8 +97,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "2: stored or parked",
         file: BROKER,
         edits: &[(
-            "RowVerdict::Retry(reason) => {\n",
-            "RowVerdict::Retry(reason) => {\n                self.settle(token);\n",
+            "RowVerdict::Retry(reason) => {
+",
+            "RowVerdict::Retry(reason) => {
+                self.settle(token);
+",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -110,8 +120,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "3: nothing outstanding before it",
         file: LEDGER,
         edits: &[(
-            "None => self.queue.push_back(Entry {\n                end_lsn: Some(wal_end),\n                \
-             outstanding: 0,\n                commit_time_micros: None,\n            }),",
+            "None => self.queue.push_back(Entry {
+                end_lsn: Some(wal_end),
+                outstanding: 0,
+                commit_time_micros: None,
+            }),",
             "None => self.settled = wal_end,",
         )],
         caught_by: CaughtBy::Simulator,
@@ -141,8 +154,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "4: status updates never stop",
         file: OUTPUT,
         edits: &[(
-            "if !self.session.is_up() {\n            return None;",
-            "if !self.session.is_up() || !self.wants_wal() {\n            return None;",
+            "if !self.session.is_up() {
+            return None;",
+            "if !self.session.is_up() || !self.wants_wal() {
+            return None;",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -162,12 +177,20 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         file: ORDER,
         edits: &[
             (
-                "if queue.is_empty() {\n                ready.push_back(token);\n            }",
+                "if queue.is_empty() {
+                ready.push_back(token);
+            }",
                 "ready.push_back(token);",
             ),
             (
-                "assert!(\n            queue.front() == Some(&token),",
-                "if queue.front() != Some(&token) {\n            queue.retain(|queued| *queued != token);\n            return;\n        }\n        assert!(\n            queue.front() == Some(&token),",
+                "assert!(
+            queue.front() == Some(&token),",
+                "if queue.front() != Some(&token) {
+            queue.retain(|queued| *queued != token);
+            return;
+        }
+        assert!(
+            queue.front() == Some(&token),",
             ),
             ("Some(next) => ready.push_back(*next),", "Some(_) => {}"),
         ],
@@ -188,8 +211,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "5: commit order",
         file: BROKER,
         edits: &[(
-            "RowVerdict::Retry(reason) => {\n                self.end_epoch(now, EpochReason::Refused(reason));\n",
-            "RowVerdict::Retry(_) => {\n                live.order.give_back(token);\n",
+            "RowVerdict::Retry(reason) => {
+                self.end_epoch(now, EpochReason::Refused(reason));
+",
+            "RowVerdict::Retry(_) => {
+                live.order.give_back(token);
+",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -208,8 +235,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "5 and the resume point: the tail is never ahead",
         file: OUTPUT,
         edits: &[(
-            "Some(SendOrder::Chain { .. }) | None => false,\n            Some(order @ SendOrder::PerKey { .. }) => {",
-            "None => false,\n            Some(order) => {",
+            "Some(SendOrder::Chain { .. }) | None => false,
+            Some(order @ SendOrder::PerKey { .. }) => {",
+            "None => false,
+            Some(order) => {",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -217,7 +246,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "the window outlives its session",
         law: "6: nothing is remembered",
         file: SOURCE,
-        edits: &[("        self.window.clear();\n", "")],
+        edits: &[(
+            "        self.window.clear();
+",
+            "",
+        )],
         caught_by: CaughtBy::Simulator,
     },
     Mutation {
@@ -226,12 +259,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         file: SOURCE,
         edits: &[
             (
-                "        self.counters.sessions += 1;\n        self.confirmations.reset(now);\n",
-                "        self.counters.sessions += 1;\n",
+                "        self.counters.sessions += 1;
+        self.confirmations.reset(now);
+",
+                "        self.counters.sessions += 1;
+",
             ),
             (
-                "        self.sent.clear();\n        self.confirmations.reset(now);\n",
-                "        self.sent.clear();\n",
+                "        self.sent.clear();
+        self.confirmations.reset(now);
+",
+                "        self.sent.clear();
+",
             ),
         ],
         caught_by: CaughtBy::Simulator,
@@ -240,7 +279,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "the newest stored position outlives its session",
         law: "6: nothing is remembered",
         file: SOURCE,
-        edits: &[("        self.seen.newest_stored = None;\n", "")],
+        edits: &[(
+            "        self.seen.newest_stored = None;
+",
+            "",
+        )],
         caught_by: CaughtBy::Simulator,
     },
     Mutation {
@@ -248,8 +291,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "7: a function of the row",
         file: ROW,
         edits: &[(
-            "push_pieces(out, &plan.dedup_id, values);\n",
-            "push_pieces(out, &plan.dedup_id, values);\n        push_display(out, row.position);\n",
+            "push_pieces(out, &plan.dedup_id, values);
+",
+            "push_pieces(out, &plan.dedup_id, values);
+        push_display(out, row.position);
+",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -276,7 +322,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         file: RESUME,
         edits: &[(
             "&& reached > position.commit_lsn",
-            "&& reached > position.commit_lsn\n            && false",
+            "&& reached > position.commit_lsn
+            && false",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -310,19 +357,39 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
         name: "a tail of another timeline counts beyond the fork",
         law: "resume point: positions compare within one timeline",
-        file: RESUME,
+        file: STANDING,
         edits: &[(
-            "if row.source.timeline == session.source.timeline {",
-            "if row.source.timeline <= session.source.timeline {",
+            "Some(fork) if fork.holds(row.position) => Standing::Held,",
+            "Some(_) => Standing::Held,",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "a tail of a timeline that the server never was on counts",
+        law: "resume point: positions compare within one timeline",
+        file: STANDING,
+        edits: &[(
+            "None => Standing::OtherTimeline,",
+            "None => Standing::Held,",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "a tail beyond the end of the log counts",
+        law: "resume point: a walsender sends what is flushed",
+        file: STANDING,
+        edits: &[(
+            "return if row.position.commit_lsn < log_end {",
+            "return if row.position.commit_lsn < log_end || true {",
         )],
         caught_by: CaughtBy::Simulator,
     },
     Mutation {
         name: "a tail of another server counts",
         law: "resume point: positions compare within one log",
-        file: RESUME,
+        file: STANDING,
         edits: &[(
-            "if !row.source.same_log(&session.source) {",
+            "if !row.source.same_log(&self.source) {",
             "if !row.source.same_log(&row.source) {",
         )],
         caught_by: CaughtBy::Simulator,
@@ -358,8 +425,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "dedup: a duplicate is read back",
         file: BROKER,
         edits: &[(
-            "if ack.duplicate {\n            row.state",
-            "if ack.duplicate && sequence.is_some() {\n            row.state",
+            "if ack.duplicate {
+            row.state",
+            "if ack.duplicate && sequence.is_some() {
+            row.state",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -379,7 +448,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         file: BROKER,
         edits: &[(
             "(ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),",
-            "(ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),\n            (ReadBack::Gone, _) => true,",
+            "(ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
+            (ReadBack::Gone, _) => true,",
         )],
         caught_by: CaughtBy::Simulator,
     },
