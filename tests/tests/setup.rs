@@ -21,7 +21,13 @@ async fn setup_makes_what_is_missing_and_a_second_one_finds_it() -> Result<()> {
         let line = Line::new(&stage, "shop").await?;
         let first = line.ok(&["setup", "--create-table"]).await?;
         let second = line.ok(&["setup", "--create-table"]).await?;
-        let things = ["public.outbox", "dead_letter", "publication", "slot", "OUTBOX"];
+        let things = [
+            "public.outbox",
+            "dead_letter",
+            "publication",
+            "slot",
+            "OUTBOX",
+        ];
         for thing in things {
             let said = |text: &str, word: &str| {
                 let mut lines = text.lines();

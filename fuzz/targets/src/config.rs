@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use postrider::cli;
 use postrider::config::{self, ConfigInput, MemoryEnvironment};
 use postrider::redact::scrub;
+use postrider::secret::Secret;
 
 use crate::HIDDEN;
 use crate::input::Input;
@@ -51,7 +52,7 @@ pub(crate) fn run(data: &[u8]) {
         Ok(loaded) => {
             hidden(&format!("{loaded:?}"));
             let urls = [&loaded.settings.postgres.url, &loaded.settings.nats.url];
-            for url in urls.map(|url| url.expose()) {
+            for url in urls.map(Secret::expose) {
                 hidden(&loaded.redactor.clean(url));
             }
             assert!(!loaded.settings.outboxes.is_empty());

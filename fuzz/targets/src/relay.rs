@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use outbox::{
     Action, BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Fork, OnPoison, OnUnroutable,
     OutboxSpec, Outgoing, Position, PubAck, ReadBack, Refusal, Relay, RelaySettings, SessionStart,
-    Source, SourceFault, SourceFaultKind, StoredRow, Tail, Token, Writers, header,
+    Source, SourceFault, SourceFaultKind, StoredRow, Tail, Taker, Token, Writers, header,
 };
 use pgoutput::{Frame, Lsn};
 
@@ -50,6 +50,7 @@ struct Bench {
     sent: Vec<Outgoing>,
     questions: Vec<(u64, Token, u64)>,
     letters: Vec<Token>,
+    takers: Vec<(u64, Token)>,
     last: Option<StoredRow>,
     last_sequence: u64,
 }
@@ -219,6 +220,7 @@ impl Bench {
             },
             dedup_id: char::from(b'a' + input.byte() % 4).to_string(),
             origin: input.flag().then(|| "replay".to_owned()),
+            position_id: input.flag().then(|| "a".to_owned()),
         }
     }
 
@@ -229,6 +231,7 @@ impl Bench {
             position: sent.headers.get(header::POSITION)?.parse().ok()?,
             dedup_id: sent.headers.get(header::MSG_ID)?.to_owned(),
             origin: None,
+            position_id: None,
         })
     }
 
@@ -293,6 +296,23 @@ impl Bench {
                 .map_or(ReadBack::Gone, ReadBack::Row),
         };
         self.relay.handle_read_back(self.now, epoch, token, found);
+    }
+
+    fn taker(&mut self, input: &mut Input<'_>) {
+        let Some((epoch, token)) = self.takers.pop() else {
+            return;
+        };
+        let taker = match input.byte() % 4 {
+            0 => Taker::Ours,
+            1 => Taker::Unknown,
+            2 => Taker::Other {
+                stream: "OTHER".to_owned(),
+            },
+            _ => Taker::NotOurs {
+                detail: String::new(),
+            },
+        };
+        self.relay.handle_taker(self.now, epoch, token, taker);
     }
 
     /// Answers to questions that nobody asked.
@@ -405,6 +425,13 @@ impl Bench {
             }
             _ => match input.byte() {
                 0 => self.relay.handle_shutdown(self.now),
+                1..=32 => self.taker(input),
+                33..=40 => self.relay.handle_yield(self.now),
+                41..=48 => {
+                    let tables = vec![(0, usize::from(input.flag()))];
+                    self.relay
+                        .handle_tables(Lsn::new(input.small() * 4), tables);
+                }
                 _ => self.refuse_opening(input),
             },
         }
@@ -424,7 +451,8 @@ impl Bench {
                     } => self.questions.push((epoch, token, sequence)),
                     Action::Park(letter) => self.letters.push(letter.token),
                     Action::CloseSession => self.open = None,
-                    Action::Stop { .. } => {}
+                    Action::FindTaker { epoch, token, .. } => self.takers.push((epoch, token)),
+                    Action::NoteHalted(_) | Action::Stop { .. } => {}
                 }
             }
             while let Some(row) = self.relay.poll_publish(self.now) {
@@ -492,6 +520,7 @@ pub(crate) fn run(data: &[u8]) {
         sent: Vec::new(),
         questions: Vec::new(),
         letters: Vec::new(),
+        takers: Vec::new(),
         last: None,
         last_sequence: 0,
     };

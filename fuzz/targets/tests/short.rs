@@ -1,10 +1,10 @@
-//! A short round of every target, each day the same: the seeds and some thousand changes of them.
+//! A short round of every target, each day the same: the seeds and many changes of them.
 
 use postrider_fuzz_targets::short::{Until, round};
 use postrider_fuzz_targets::{TARGETS, seeds};
 
 /// Inputs per target: some seconds of an unoptimised build in all.
-const INPUTS: u64 = 5_000;
+const INPUTS: u64 = 1_500;
 
 #[test]
 fn no_target_panics() {
