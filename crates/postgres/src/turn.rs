@@ -1,10 +1,12 @@
 //! Whose turn it is to write the stream of a slot: the streamer's, or that of a command.
 //!
-//! In an exclusive stream each message names the sequence before it. A command beside a busy
-//! streamer would never find the right one, and a streamer whose chain a command has broken would
-//! break the command's in turn. So a command holds an advisory lock per slot while it writes, and
-//! the streamer, which looks for that lock, gives way until it is released. The lock ends with its
-//! connection, so a command that is killed holds up nobody.
+//! In an exclusive stream each message names the sequence before it. A message that a command puts
+//! between rows in flight takes the place of the first of them, and only that one is refused: the
+//! one behind it finds the sequence that it names. So nothing may be in flight while a command
+//! writes. It holds an advisory lock, the **turn**; the streamer, which looks for it, lets its rows
+//! be acked, sends no more, and holds another lock, the **gap**, until the turn ends. Where a
+//! streamer has the slot, a command writes only once there is a gap. Both locks end with their
+//! connections, so that whoever is killed holds up nobody.
 
 use std::time::Duration;
 
@@ -18,6 +20,9 @@ pub const TURN: Duration = Duration::from_secs(5);
 /// First half of the key of the advisory lock that commands hold while they write a stream; the
 /// second half is made of the slot's name. `PRDL` in ASCII.
 const LOCK_CLASS: i32 = 0x5052_444C;
+
+/// First half of the key of the lock that a streamer holds while it gives way. `PRGP` in ASCII.
+const GAP_CLASS: i32 = 0x5052_4750;
 
 /// FNV-1a, so that the key depends on nothing but the slot's name.
 fn lock_key(slot: &str) -> i32 {
@@ -69,13 +74,54 @@ impl Control {
     /// # Errors
     /// A broken connection, or the server's error.
     pub async fn turn_is_taken(&self, slot: &str) -> Result<bool, PgError> {
+        self.is_held(LOCK_CLASS, slot).await
+    }
+
+    /// Says that the slot's streamer has nothing in flight and sends nothing, until
+    /// [`end_gap`](Self::end_gap) or the end of the connection.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error.
+    pub async fn begin_gap(&self, slot: &str) -> Result<(), PgError> {
+        self.client()
+            .execute(
+                "SELECT pg_try_advisory_lock($1, $2)",
+                &[&GAP_CLASS, &lock_key(slot)],
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// Ends a gap.
+    ///
+    /// # Errors
+    /// A broken connection, with which it ends as well.
+    pub async fn end_gap(&self, slot: &str) -> Result<(), PgError> {
+        self.client()
+            .execute(
+                "SELECT pg_advisory_unlock($1, $2)",
+                &[&GAP_CLASS, &lock_key(slot)],
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// Whether the slot's streamer gives way now.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error.
+    pub async fn is_gap(&self, slot: &str) -> Result<bool, PgError> {
+        self.is_held(GAP_CLASS, slot).await
+    }
+
+    async fn is_held(&self, class: i32, slot: &str) -> Result<bool, PgError> {
         // One statement takes and gives it back: what is shared hinders nobody who asks as we do.
         let row = self
             .client()
             .query_one(
                 "SELECT CASE WHEN pg_try_advisory_lock_shared($1, $2) \
                  THEN NOT pg_advisory_unlock_shared($1, $2) ELSE true END",
-                &[&LOCK_CLASS, &lock_key(slot)],
+                &[&class, &lock_key(slot)],
             )
             .await?;
         Ok(row.try_get(0)?)

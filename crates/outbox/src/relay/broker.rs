@@ -12,7 +12,7 @@ use crate::verdict::{self, RetryReason, RowVerdict, Verdict};
 
 use super::order::SendOrder;
 use super::window::{RowState, WindowRow};
-use super::{Action, Relay};
+use super::{Action, Goal, Relay};
 
 /// Epochs without a stored row after which the head row is sent alone and judged alone. A row that
 /// closes the connection looks like an outage; alone in flight it is known by what it does.
@@ -42,6 +42,8 @@ pub(super) struct Epoch {
     /// The row whose subject was asked about, as it waited long for an answer.
     pub(super) asked_about: Option<Token>,
     pub(super) stored_any: bool,
+    /// Nothing more is sent, so that a command finds a gap.
+    pub(super) yielding: bool,
 }
 
 /// What this process saw of the stream.
@@ -101,6 +103,7 @@ impl Relay {
             judged_until: now,
             asked_about: None,
             stored_any: false,
+            yielding: false,
             start,
         }));
         if let Some(detail) = lost {
@@ -162,11 +165,29 @@ impl Relay {
         self.end_epoch(now, EpochReason::Ended(end));
     }
 
-    /// Another command of ours wants to write the stream: the epoch ends, so that it finds a gap
-    /// between our rows. The next one is asked for at once; whoever opens it waits for that
-    /// command first.
+    /// Another command of ours wants to write the stream: no more rows go out, and once those in
+    /// flight are answered the epoch ends. With one in flight, the command's message would take
+    /// its place in the chain, and the rows behind it would be stored without it. The next epoch is
+    /// asked for at once; whoever opens it waits for that command first. What is about to end is
+    /// not held up by it.
     pub fn handle_yield(&mut self, now: Instant) {
-        self.end_epoch(now, EpochReason::Yielded);
+        if self.goal == Goal::Stream
+            && let Broker::Up(live) = &mut self.broker
+        {
+            live.yielding = true;
+            self.check_yield(now);
+        }
+    }
+
+    /// Ends an epoch that gives way, once nothing is in flight.
+    fn check_yield(&mut self, now: Instant) {
+        if let Broker::Up(live) = &self.broker
+            && live.yielding
+            && live.in_flight == 0
+            && live.judging == 0
+        {
+            self.end_epoch(now, EpochReason::Yielded);
+        }
     }
 
     /// The one row in flight closed the connection by its size.
@@ -462,6 +483,7 @@ impl Relay {
         if self.is_stopped() {
             return;
         }
+        self.check_yield(now);
         match &self.broker {
             // Without a session there is nothing to publish, and a tail read now would be stale.
             Broker::Down { until } if *until <= now && self.session.is_up() => {

@@ -113,7 +113,10 @@ impl Relay {
                 return None;
             };
             let exclusive = live.start.writers == Writers::Exclusive;
-            if (exclusive && live.judging > 0) || (live.careful && live.in_flight > 0) {
+            if live.yielding
+                || (exclusive && live.judging > 0)
+                || (live.careful && live.in_flight > 0)
+            {
                 return None;
             }
             let token = live.order.peek(&self.window)?;

@@ -11,8 +11,7 @@ use crate::config::Settings;
 use super::session::{self, Session};
 use super::tasks::{self, Tasks};
 
-/// How often a busy streamer looks whether a command waits for a gap between its rows. Its chain
-/// leaves none by itself; an idle one has gaps enough.
+/// How often the streamer of an exclusive stream looks whether a command waits for its turn.
 const TURN_EVERY: Duration = Duration::from_secs(1);
 
 /// One line a minute says that the streamer lives and where it stands.
@@ -27,8 +26,6 @@ pub(super) struct Housekeeping {
     progress_at: Instant,
     publication_at: Instant,
     turn_at: Instant,
-    /// Rows published when it was looked for a waiting command.
-    published_before: u64,
     published: u64,
     published_at: Option<Instant>,
 }
@@ -39,7 +36,6 @@ impl Housekeeping {
             progress_at: now + PROGRESS_EVERY,
             publication_at: now + PUBLICATION_EVERY,
             turn_at: now + TURN_EVERY,
-            published_before: 0,
             published: 0,
             published_at: None,
         }
@@ -60,10 +56,7 @@ impl Housekeeping {
         }
         if self.turn_at <= now {
             self.turn_at = now + TURN_EVERY;
-            let state = relay.snapshot();
-            let published = state.counters.published;
-            let is_busy = std::mem::replace(&mut self.published_before, published) != published;
-            if is_busy && state.writers == Some(Writers::Exclusive) {
+            if relay.snapshot().writers == Some(Writers::Exclusive) {
                 tasks.check_turn();
             }
         }

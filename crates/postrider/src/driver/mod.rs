@@ -205,7 +205,7 @@ impl Driver {
             Action::OpenEpoch { epoch } => self.tasks.open_epoch(epoch),
             Action::CloseEpoch { epoch } => {
                 if let Some((_, old)) = self.epoch.take_if(|(number, _)| *number == epoch) {
-                    Tasks::close_epoch(old);
+                    self.tasks.close_epoch(old);
                 }
             }
             Action::ReadBack {
@@ -326,7 +326,7 @@ impl Driver {
     /// The orderly end: what may be confirmed is confirmed, then both connections close.
     async fn finish(mut self, now: Instant) {
         if let Some((_, epoch)) = self.epoch.take() {
-            Tasks::close_epoch(epoch);
+            self.tasks.close_epoch(epoch);
         }
         // Takes over what was settled since the last update, due or not.
         let _ = self.relay.poll_status(now);

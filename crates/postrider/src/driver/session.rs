@@ -10,7 +10,7 @@ use outbox::{
 use pgoutput::Lsn;
 use postgres::{
     ConnectConfig, Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession,
-    RowCount, SetupPlan, SetupReport, TableInfo, WalStream,
+    RowCount, SetupPlan, SetupReport, SystemIdentity, TableInfo, WalStream,
 };
 
 use crate::config::Settings;
@@ -212,11 +212,6 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     let tables = outbox_tables(settings, &control)
         .await
         .map_err(|error| fault_of(&error))?;
-    let colliding = report.tables.iter().map(|(table, _)| table);
-    let colliding_tables = colliding
-        .filter(|table| may_collide(settings, table))
-        .map(|table| table.name.to_string())
-        .collect();
     let mut session = ReplicationSession::connect(&config)
         .await
         .map_err(|error| fault_of(&error))?;
@@ -239,32 +234,39 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     // greater of the two only makes a stale tail known later.
     let flushed = control.wal_flush_position().await;
     let flushed = flushed.map_err(|error| fault_of(&error))?;
+    let forks = history.iter().map(|fork| Fork {
+        timeline: fork.timeline,
+        switch_lsn: fork.switch_lsn,
+    });
     let start = SessionStart {
-        source: Source {
-            system_identifier: identity.system_identifier,
-            timeline: identity.timeline,
-            database: identity
-                .database
-                .unwrap_or_else(|| config.database().to_owned()),
-            slot: pg.slot.clone(),
-        },
-        forks: history
-            .iter()
-            .map(|fork| Fork {
-                timeline: fork.timeline,
-                switch_lsn: fork.switch_lsn,
-            })
-            .collect(),
+        forks: forks.collect(),
         log_end: identity.wal_position.max(flushed),
+        source: named(identity, &config, &pg.slot),
         confirmed_flush,
     };
+    let colliding = report.tables.iter().map(|(table, _)| table);
     Ok(Opened {
         session: Session { stream },
         start,
         tables,
-        colliding_tables,
+        colliding_tables: colliding
+            .filter(|table| may_collide(settings, table))
+            .map(|table| table.name.to_string())
+            .collect(),
         control,
     })
+}
+
+/// The log of a slot on a server that has identified itself.
+fn named(identity: SystemIdentity, config: &ConnectConfig, slot: &str) -> Source {
+    Source {
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
+        database: identity
+            .database
+            .unwrap_or_else(|| config.database().to_owned()),
+        slot: slot.to_owned(),
+    }
 }
 
 /// The log of our slot, as the headers of its rows name it.
@@ -272,14 +274,7 @@ pub(crate) async fn source_of(config: &ConnectConfig, slot: &str) -> Result<Sour
     let mut session = ReplicationSession::connect(config).await?;
     let identity = session.identify_system().await?;
     session.close().await;
-    Ok(Source {
-        system_identifier: identity.system_identifier,
-        timeline: identity.timeline,
-        database: identity
-            .database
-            .unwrap_or_else(|| config.database().to_owned()),
-        slot: slot.to_owned(),
-    })
+    Ok(named(identity, config, slot))
 }
 
 /// Says how many rows of each outbox are older than the slot, which never brings them.

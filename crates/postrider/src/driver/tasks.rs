@@ -82,6 +82,8 @@ pub(super) struct Tasks {
     told: Arc<Told>,
     /// The session that is being closed.
     parting: Option<JoinHandle<()>>,
+    /// The epoch that is being closed.
+    closing: Option<JoinHandle<()>>,
     read_backs: Arc<Semaphore>,
     /// Known from the first session on; an epoch needs it to tell whose stream it is.
     owner: watch::Sender<Option<String>>,
@@ -100,6 +102,7 @@ impl Tasks {
             running: JoinSet::new(),
             told: Arc::default(),
             parting: None,
+            closing: None,
             read_backs: Arc::new(Semaphore::new(MAX_READ_BACKS)),
             owner: watch::Sender::new(None),
             control: Arc::default(),
@@ -171,7 +174,12 @@ impl Tasks {
         let control = Arc::clone(&self.control);
         let gave_up = Arc::clone(&self.gave_up);
         let mut owner = self.owner.subscribe();
+        let closing = self.closing.take();
         self.spawn(async move {
+            if let Some(closing) = closing {
+                // What the old connection still had in its queue is out or gone then.
+                let _ = closing.await;
+            }
             await_turn(&settings, &control, &gave_up).await;
             let owner = match owner.wait_for(Option::is_some).await {
                 Ok(owner) => owner.clone().unwrap_or_default(),
@@ -188,8 +196,8 @@ impl Tasks {
     }
 
     /// Ends an epoch's connection beside the loop.
-    pub(super) fn close_epoch(epoch: Epoch) {
-        tokio::spawn(epoch.close());
+    pub(super) fn close_epoch(&mut self, epoch: Epoch) {
+        self.closing = Some(tokio::spawn(epoch.close()));
     }
 
     pub(super) fn read_back(
@@ -361,19 +369,50 @@ async fn await_turn(settings: &Settings, control: &Mutex<Option<Control>>, gave_
         return;
     }
     let begin = Instant::now();
-    while turn_is_taken(settings, control).await {
+    // The connection that holds the gap, by its backend.
+    let mut gap = None;
+    let gave_up_now = loop {
+        if !turn_is_taken(settings, control).await {
+            break false;
+        }
         if gave_up.load(Ordering::Relaxed) {
-            return;
+            break true;
         }
         if begin.elapsed() >= TURN_LIMIT {
-            gave_up.store(true, Ordering::Relaxed);
             let seconds = TURN_LIMIT.as_secs();
             tracing::warn!("a postrider command writes the stream for {seconds} s: going on");
-            return;
+            break true;
+        }
+        let giving = give_way(settings, control, &mut gap);
+        if let Ok(Err(error)) = tokio::time::timeout(TURN_LOOK_TIMEOUT, giving).await {
+            tracing::debug!("cannot give way: {}", error.one_line());
         }
         tokio::time::sleep(TURN_POLL).await;
+    };
+    gave_up.store(gave_up_now, Ordering::Relaxed);
+    if let Some(control) = control.lock().await.as_ref()
+        && gap == Some(control.backend_pid())
+    {
+        let ending = control.end_gap(&settings.postgres.slot);
+        if let Ok(Err(error)) = tokio::time::timeout(TURN_LOOK_TIMEOUT, ending).await {
+            tracing::debug!("the gap ends with its connection: {}", error.one_line());
+        }
     }
-    gave_up.store(false, Ordering::Relaxed);
+}
+
+/// Says that nothing is in flight, unless this connection says so already.
+async fn give_way(
+    settings: &Settings,
+    control: &Mutex<Option<Control>>,
+    gap: &mut Option<i32>,
+) -> Result<(), PgError> {
+    let mut guard = control.lock().await;
+    let control = connected(settings, &mut guard).await?;
+    if *gap != Some(control.backend_pid()) {
+        control.begin_gap(&settings.postgres.slot).await?;
+        *gap = Some(control.backend_pid());
+    }
+    Ok(())
 }
 
 async fn open_epoch(

@@ -7,8 +7,8 @@
 //! duplicate window.
 //!
 //! In an exclusive stream the chain is kept: each message names the sequence before it, and repeats
-//! the resume point that the message before it told. The streamer is asked to give way by a lock in
-//! PostgreSQL, for some seconds at a time.
+//! the resume point that the message before it told. The streamer is asked by a lock in PostgreSQL
+//! to give way, for some seconds at a time, and nothing is sent before it does.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -38,6 +38,21 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the streamer gets between two turns.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Nothing is sent later than this in a turn. Well below what the streamer waits for a command, so
+/// that a message on its way has arrived by then.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the streamer may take to give way: it looks once a second, and rows in flight are
+/// answered within seconds, or its connection is given up.
+const GAP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether it does.
+const GAP_POLL: Duration = Duration::from_millis(50);
+
+/// For so long the stream has to be at rest where no streamer says that it is: what one that was
+/// killed had sent is stored within milliseconds.
+const REST: Duration = Duration::from_millis(300);
 
 /// Pause before the tail is read again after another message took the place.
 const CHAIN_PAUSE: Duration = Duration::from_millis(20);
@@ -86,6 +101,7 @@ pub(super) async fn execute(
         named,
         epoch_over: false,
         decided_at: Instant::now(),
+        turn_until: Instant::now(),
         stored: 0,
         refused: 0,
         missing: Vec::new(),
@@ -130,6 +146,8 @@ struct Retry<'a> {
     epoch_over: bool,
     /// When a letter was decided last.
     decided_at: Instant,
+    /// Nothing is sent in this turn any more: the streamer may go on by itself.
+    turn_until: Instant,
     stored: u64,
     refused: u64,
     missing: Vec<i64>,
@@ -160,9 +178,14 @@ impl Retry<'_> {
 
     /// One turn: as many letters as its time allows.
     async fn turn(&mut self, queue: &mut VecDeque<i64>) -> Result<(), CommandError> {
-        let until = Instant::now() + postgres::TURN;
         let (start, mut epoch) = self.open().await?;
         let mut place = self.place(&start);
+        if place.writers == Writers::Exclusive {
+            self.await_gap().await?;
+            self.look(&mut place).await?;
+        }
+        let until = Instant::now() + postgres::TURN;
+        self.turn_until = Instant::now() + TURN_LIMIT;
         while let Some(&id) = queue.front() {
             if Instant::now() >= until {
                 break;
@@ -171,11 +194,8 @@ impl Retry<'_> {
             let waits = match outcome {
                 Outcome::Outrun => {
                     tokio::time::sleep(CHAIN_PAUSE).await;
-                    let state = self.admin.state(&self.target.stream).await;
-                    let state = state.map_err(|fault| broker_error(&fault))?;
-                    place.last_sequence = state.last_sequence;
-                    place.mark = ResumeMark::of(&state.tail, &self.source);
-                    "the stream is written too fast"
+                    self.look(&mut place).await?;
+                    "somebody else writes the stream"
                 }
                 Outcome::Broken(detail) => {
                     note(&format!("{detail}; trying again"));
@@ -201,6 +221,47 @@ impl Retry<'_> {
         }
         epoch.close().await;
         Ok(())
+    }
+
+    /// Reads the tail anew.
+    async fn look(&self, place: &mut Place) -> Result<(), CommandError> {
+        let state = self.admin.state(&self.target.stream).await;
+        let state = state.map_err(|fault| broker_error(&fault))?;
+        place.last_sequence = state.last_sequence;
+        place.mark = ResumeMark::of(&state.tail, &self.source);
+        Ok(())
+    }
+
+    /// Waits until the streamer, if there is one, has nothing in flight, and what was in flight
+    /// of one that is gone has come to rest.
+    async fn await_gap(&self) -> Result<(), CommandError> {
+        let slot = &self.settings.postgres.slot;
+        let begin = Instant::now();
+        loop {
+            let gap = self.control.is_gap(slot).await;
+            if gap.map_err(|error| command_error(&error))? {
+                return Ok(());
+            }
+            let holder = self.control.slot_holder(slot).await;
+            if holder.map_err(|error| command_error(&error))?.is_none() {
+                break;
+            }
+            if begin.elapsed() > GAP_TIMEOUT {
+                let text = "the streamer that has the slot does not give way";
+                return Err(CommandError::message(Exit::Failed, text)
+                    .with_help("see its log; stop it, or run the command again later"));
+            }
+            tokio::time::sleep(GAP_POLL).await;
+        }
+        let mut before = None;
+        loop {
+            let state = self.admin.state(&self.target.stream).await;
+            let last = state.map_err(|fault| broker_error(&fault))?.last_sequence;
+            if before.replace(last) == Some(last) {
+                return Ok(());
+            }
+            tokio::time::sleep(REST).await;
+        }
     }
 
     async fn reopen(&mut self, epoch: &mut Epoch) -> Result<Place, CommandError> {
@@ -320,6 +381,9 @@ impl Retry<'_> {
         };
         let noted = self.control.note_try(letter.entry.id, &sent).await;
         noted.map_err(|error| table_error(&error))?;
+        if Instant::now() >= self.turn_until {
+            return Ok(Outcome::Broken("the turn took too long".to_owned()));
+        }
         self.token += 1;
         let token = Token(self.token);
         epoch.publish(Outgoing {

@@ -55,6 +55,24 @@ pub(super) fn table(report: &Report, watching: bool) -> String {
             }
         }
     }
+    dead_letter_rows(report, &mut rows);
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let body: String = rows
+        .iter()
+        .map(|(name, value)| format!("{name:<width$}  {value}\n"))
+        .collect();
+    match (
+        watching,
+        std::io::IsTerminal::is_terminal(&std::io::stdout()),
+    ) {
+        (true, true) => format!("{CLEAR}{body}"),
+        // In a file or pipe, an empty line parts one reading from the next.
+        (true, false) => format!("{body}\n"),
+        (false, _) => body,
+    }
+}
+
+fn dead_letter_rows(report: &Report, rows: &mut Vec<(&'static str, String)>) {
     let letters = match &report.dead_letters {
         Ok(Some(letters)) => {
             let oldest = letters.oldest_age.map(duration);
@@ -75,21 +93,7 @@ pub(super) fn table(report: &Report, watching: bool) -> String {
     if let Ok(Some(letters)) = &report.dead_letters
         && let Some(row) = &letters.halted
     {
-        halted_rows(row, &mut rows);
-    }
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let body: String = rows
-        .iter()
-        .map(|(name, value)| format!("{name:<width$}  {value}\n"))
-        .collect();
-    match (
-        watching,
-        std::io::IsTerminal::is_terminal(&std::io::stdout()),
-    ) {
-        (true, true) => format!("{CLEAR}{body}"),
-        // In a file or pipe, an empty line parts one reading from the next.
-        (true, false) => format!("{body}\n"),
-        (false, _) => body,
+        halted_rows(row, rows);
     }
 }
 
