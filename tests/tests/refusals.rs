@@ -320,3 +320,72 @@ async fn all_faults_of_the_configuration_are_listed_before_any_connection() -> R
     ensure!(accepted.is_err(), "a server was connected to");
     Ok(())
 }
+
+/// A plain outbox table with integer ids.
+const TABLE: &str = "(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, aggregate_type text, \
+                     aggregate_id text, type text, payload jsonb)";
+
+#[tokio::test]
+async fn integer_ids_that_could_collide_are_told_by_setup_and_run_alike() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        stage.postgres.create_database("shop").await?;
+        let sql = format!(
+            "CREATE TABLE outbox {TABLE}; CREATE TABLE other {TABLE}; CREATE SCHEMA sales; \
+             CREATE TABLE sales.outbox (id uuid, aggregate_type text, type text, payload json)"
+        );
+        stage.postgres.sql("shop", &sql).await?;
+        let file = tempfile::NamedTempFile::new()?;
+        let tables = "[[outbox]]\ntable = \"outbox\"\n[[outbox]]\ntable = \"other\"\n\
+                      [[outbox]]\ntable = \"sales.outbox\"\n";
+        std::fs::write(file.path(), tables)?;
+        let path = file.path().display().to_string();
+        let several = Caller::new(&stage, "shop").flag("--config", &path);
+        let both = [
+            "table public.outbox are integers",
+            "table public.other are integers",
+            "\"{table}:{id}\"",
+        ];
+        let ended = several.refused(&["setup"], 2, &both).await?;
+        ensure!(!ended.stderr.contains("sales"), "{}", ended.stderr);
+        let slots = "SELECT count(*) FROM pg_replication_slots";
+        ensure!(stage.postgres.value("shop", slots).await?.as_deref() == Some("0"));
+        // One of them alone is set up; `run` with all three says the same.
+        let one = Caller::new(&stage, "shop");
+        one.ok(&["setup"]).await?;
+        let ended = several.refused(&["run"], 2, &both).await?;
+        let told = ended
+            .stderr
+            .matches("table public.other are integers")
+            .count();
+        ensure!(told == 1, "told {told} times:\n{}", ended.stderr);
+        // Alone it is fine in an exclusive stream, and warned of at the start in a shared one.
+        let warning = "ids of public.outbox are integers, unique only in that table";
+        let shared = one.clone().flag("--nats-writers", "shared");
+        shared.refused(&["setup"], 0, &[warning]).await?;
+        shared
+            .refused(&["run", "--until-caught-up"], 0, &[warning])
+            .await?;
+        let exclusive = one.flag("--nats-writers", "exclusive");
+        let ended = exclusive.finish(&["run", "--until-caught-up"]).await?;
+        ends_with(&ended, 0, &[])?;
+        ensure!(!ended.stderr.contains(warning), "{}", ended.stderr);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn replicas_without_a_cluster_are_refused_with_the_cure() -> Result<()> {
+    let stage = Stage::start(newest()?).await?;
+    stage.postgres.create_database("shop").await?;
+    let caller = Caller::new(&stage, "shop").flag("--nats-replicas", "3");
+    let cure = [
+        "3 replicas need a cluster of 3 servers",
+        "set nats.replicas",
+    ];
+    caller
+        .refused(&["setup", "--create-table"], 3, &cure)
+        .await?;
+    Ok(())
+}
