@@ -17,12 +17,12 @@ use async_nats::client::PublishErrorKind;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Message, Subject, Subscriber};
 use futures_util::{FutureExt, StreamExt};
 use outbox::{
-    BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Outgoing, PubAck, ReadBack, Refusal, Tail,
-    Taker, Token, header,
+    BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Outgoing, PubAck, ReadBack, ReadNext,
+    Refusal, SeenMessage, Tail, Taker, Token, header,
 };
 
 use crate::ack::parse_ack;
-use crate::api::{ApiFault, StreamInfo, message_at, stream_info};
+use crate::api::{ApiFault, StreamInfo, message_at, message_from, stream_info};
 use crate::config::{check_stream, refused};
 use crate::connect::{Link, Purpose, TroubleWatch, connect, fault};
 use crate::options::NatsOptions;
@@ -349,6 +349,20 @@ pub struct EpochReader {
 }
 
 impl EpochReader {
+    /// The first message at or behind a sequence, as the stream's leader says.
+    pub async fn read_next(&self, sequence: u64) -> ReadNext {
+        match message_from(&self.link, &self.stream, sequence).await {
+            Ok(Some(stored)) => ReadNext::Message(SeenMessage {
+                sequence: stored.sequence,
+                row: stored.row(),
+            }),
+            Ok(None) => ReadNext::End,
+            Err(error) => ReadNext::Unknown {
+                detail: error.to_string(),
+            },
+        }
+    }
+
     /// What stands in the stream at a sequence, as its leader says. Answers within seconds.
     pub async fn read_back(&self, sequence: u64) -> ReadBack {
         match message_at(&self.link, &self.stream, sequence).await {

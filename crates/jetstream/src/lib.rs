@@ -16,6 +16,7 @@ mod config;
 mod connect;
 mod epoch;
 mod identity;
+mod look_back;
 mod options;
 mod reader;
 mod secret;
@@ -32,6 +33,7 @@ pub use config::{
 };
 pub use connect::install_crypto_provider;
 pub use epoch::{Epoch, EpochEvent, EpochReader, MAX_IN_FLIGHT_ROWS};
+pub use look_back::look_back;
 pub use options::{NatsOptions, NatsSettings, OptionsFault, OptionsFaults};
 pub use reader::StreamReader;
 pub use secret::Secret;

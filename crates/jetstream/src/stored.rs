@@ -28,15 +28,25 @@ impl StoredMessage {
     /// Our headers, if they are there and can be read.
     #[must_use]
     pub fn row(&self) -> Option<StoredRow> {
-        Some(StoredRow {
-            sequence: self.sequence,
-            source: self.header(header::SOURCE)?.parse().ok()?,
-            position: self.header(header::POSITION)?.parse().ok()?,
-            dedup_id: self.header(header::MSG_ID)?.to_owned(),
-            origin: self.header(header::ORIGIN).map(str::to_owned),
-            position_id: self.header(header::POSITION_ID).map(str::to_owned),
-        })
+        row_from(self.sequence, |name| self.header(name))
     }
+}
+
+/// Our headers, read by their names.
+pub(crate) fn row_from<'a>(
+    sequence: u64,
+    get: impl Fn(&str) -> Option<&'a str>,
+) -> Option<StoredRow> {
+    Some(StoredRow {
+        sequence,
+        source: get(header::SOURCE)?.parse().ok()?,
+        position: get(header::POSITION)?.parse().ok()?,
+        dedup_id: get(header::MSG_ID)?.to_owned(),
+        settled: get(header::SETTLED).and_then(|settled| settled.parse().ok()),
+        chained: get(header::EXPECTED_LAST_SEQUENCE).is_some(),
+        origin: get(header::ORIGIN).map(str::to_owned),
+        position_id: get(header::POSITION_ID).map(str::to_owned),
+    })
 }
 
 /// What a message that may be gone says about the tail.

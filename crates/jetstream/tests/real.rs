@@ -16,5 +16,7 @@ mod denied;
 mod epochs;
 #[path = "real/login.rs"]
 mod login;
+#[path = "real/look_back.rs"]
+mod look_back;
 #[path = "real/setup.rs"]
 mod setup;

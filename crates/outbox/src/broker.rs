@@ -206,6 +206,11 @@ pub struct StoredRow {
     pub position: Position,
     /// `Nats-Msg-Id`.
     pub dedup_id: String,
+    /// `Outbox-Settled`: everything up to here was stored or parked when the message was sent.
+    pub settled: Option<Position>,
+    /// It had to follow the stream's last message (`Nats-Expected-Last-Sequence`), as every row in
+    /// an exclusive stream has.
+    pub chained: bool,
     /// `Outbox-Origin`, where the message did not come from the log.
     pub origin: Option<String>,
     /// `Outbox-Position-Id`, where the message did not come from the log.
@@ -216,7 +221,7 @@ impl StoredRow {
     /// Whether the message was stored under this dedup id. Blanks around a header's value are not
     /// part of it, neither for the server's duplicate window nor when it is read back.
     pub(crate) fn has_id(&self, dedup_id: &[u8]) -> bool {
-        same_id(&self.dedup_id, dedup_id)
+        same_id(&self.dedup_id, self.source.timeline, dedup_id)
     }
 
     /// The dedup id of the row at [`position`](Self::position): the message's own, unless a
@@ -229,11 +234,97 @@ impl StoredRow {
             Some(_) => self.position_id.as_deref(),
         }
     }
+
+    /// Whether this is the dedup id of the row at [`position`](Self::position).
+    pub(crate) fn has_resume_id(&self, dedup_id: &[u8]) -> bool {
+        self.resume_id()
+            .is_some_and(|id| same_id(id, self.source.timeline, dedup_id))
+    }
+
+    /// Whether a command put this message behind `before` and repeats what that one says.
+    pub(crate) fn repeats(&self, before: &Self) -> bool {
+        self.origin.is_some()
+            && self.position == before.position
+            && self.resume_id().is_some()
+            && self.resume_id() == before.resume_id()
+    }
 }
 
-/// Compares a dedup id that was read back with one that is to be sent.
-pub(crate) fn same_id(stored: &str, sent: &[u8]) -> bool {
-    std::str::from_utf8(sent).is_ok_and(|sent| sent.trim() == stored.trim())
+/// The dedup id of a row whose own id an orphan of a lost timeline has taken: `ID@TIMELINE`.
+pub(crate) fn renamed_id(dedup_id: &[u8], timeline: u32) -> Vec<u8> {
+    let mut renamed = dedup_id.to_vec();
+    renamed.extend_from_slice(format!("@{timeline}").as_bytes());
+    renamed
+}
+
+/// Compares a dedup id that was read back, of a message from `timeline`, with one that is to be
+/// sent.
+pub(crate) fn same_id(stored: &str, timeline: u32, sent: &[u8]) -> bool {
+    let renamed = || {
+        let (id, suffix) = stored.trim().rsplit_once('@')?;
+        (suffix.parse() == Ok(timeline)).then(|| id.trim())
+    };
+    std::str::from_utf8(sent)
+        .is_ok_and(|sent| sent.trim() == stored.trim() || renamed() == Some(sent.trim()))
+}
+
+/// Which of a stream's messages are to be read, from the newest back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookBackRange {
+    /// The log whose messages count, on whatever timeline.
+    pub source: Source,
+    /// In a shared stream only the messages of this log are of interest, in an exclusive one
+    /// those of everybody.
+    pub writers: Writers,
+    /// Nothing before this sequence has to be read.
+    pub from: u64,
+    /// The newest sequence to be read.
+    pub to: u64,
+    /// So many messages of the log are enough.
+    pub rows: usize,
+}
+
+/// The newest messages of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookBack {
+    /// In the order of their sequences.
+    pub messages: Vec<SeenMessage>,
+    /// How far back they go.
+    pub reach: Reach,
+}
+
+/// One message, by its headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenMessage {
+    /// Sequence in the stream.
+    pub sequence: u64,
+    /// Our headers; `None` where it has none.
+    pub row: Option<StoredRow>,
+}
+
+/// How far back messages were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// To the first message that there is.
+    Beginning,
+    /// As far as was asked for.
+    Wanted,
+    /// To a limit of the reader, short of what was asked for.
+    Limit,
+}
+
+/// The first message at or behind a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadNext {
+    /// This one.
+    Message(SeenMessage),
+    /// There is none.
+    End,
+    /// The question could not be answered.
+    Unknown {
+        /// What went wrong.
+        detail: String,
+    },
 }
 
 /// The beginning of an epoch: the stream as its leader sees it.

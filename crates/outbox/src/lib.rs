@@ -27,8 +27,9 @@ mod source;
 mod verdict;
 
 pub use broker::{
-    BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Headers, Outgoing, PubAck, ReadBack,
-    Refusal, StoredRow, Tail, Taker, Token, Writers, header,
+    BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Headers, LookBack, LookBackRange, Outgoing,
+    PubAck, Reach, ReadBack, ReadNext, Refusal, SeenMessage, StoredRow, Tail, Taker, Token,
+    Writers, header,
 };
 pub use notice::{EpochReason, Level, Notice};
 pub use position::{ParsePositionError, Position, Source};

@@ -67,7 +67,7 @@ pub enum Notice {
     /// Rows up to a position are stored already, so they are not sent again.
     #[error("resuming after {position} (sequence {sequence})")]
     Resuming {
-        /// The position of the stream's last message.
+        /// The resume position.
         position: Position,
         /// Its sequence.
         sequence: u64,
@@ -111,16 +111,77 @@ pub enum Notice {
     },
     /// The stream holds messages of a timeline that this server has left.
     #[error(
-        "the stream holds messages of timeline {timeline} up to {position}, beyond the promotion \
-         at {switch_lsn}: this server never had those rows"
+        "the stream holds orphans: up to {count} messages of timeline {timeline} from sequence \
+         {first_sequence} to {last_sequence}, positions {lowest} to {highest}, beyond the \
+         promotion at {switch_lsn}. This server never had those rows; what it commits now is \
+         stored behind them"
     )]
     Orphans {
         /// The timeline that was left.
         timeline: u32,
-        /// The newest position stored of it.
-        position: Position,
         /// Where this server's history left that timeline.
         switch_lsn: pgoutput::Lsn,
+        /// Sequence of the first orphan.
+        first_sequence: u64,
+        /// Sequence of the last one.
+        last_sequence: u64,
+        /// How many they are; where not each was looked at, how many they are at most.
+        count: u64,
+        /// The lowest of their positions.
+        lowest: Position,
+        /// The highest of their positions.
+        highest: Position,
+    },
+    /// In a shared stream: none of the messages looked at is ours.
+    #[error("the stream holds no messages of this slot yet, or no longer")]
+    NothingOfOurs,
+    /// The newest messages could not be read.
+    #[error(
+        "the stream's newest messages could not be read ({detail}): what they would tell is not \
+         known. In a shared stream the slot and the duplicate window decide which rows are sent \
+         again; in an exclusive one the last message does, and a second writer would go unseen. \
+         Allow our user to create, read and delete consumers of the stream"
+    )]
+    LookBackFailed {
+        /// What went wrong.
+        detail: String,
+    },
+    /// There are too many messages to look at.
+    #[error(
+        "after {messages} of its newest messages the stream still held others that may be rows \
+         to be sent: what stands before them is not known, and a copy is stored where the \
+         duplicate window has passed"
+    )]
+    LookBackCut {
+        /// Messages that were kept.
+        messages: usize,
+    },
+    /// Messages of others stand in an exclusive stream.
+    #[error(
+        "the stream has a second writer: {count} messages that are not ours stand behind our own, \
+         from sequence {first_sequence} to {last_sequence}. An exclusive stream is for Postrider \
+         alone: keep others from writing it, or set nats.writers = \"shared\""
+    )]
+    Strangers {
+        /// Sequence of the first.
+        first_sequence: u64,
+        /// Sequence of the last.
+        last_sequence: u64,
+        /// How many were seen.
+        count: u64,
+    },
+    /// A row goes out under another dedup id than its own.
+    #[error(
+        "row {row_id} at {position} is sent under the id {row_id}@{timeline}: the stream holds \
+         its id for an orphan of a timeline that this server has left"
+    )]
+    Renamed {
+        /// The row's dedup id, shortened.
+        row_id: String,
+        /// Its position.
+        position: Position,
+        /// The timeline of this session.
+        timeline: u32,
     },
     /// Somebody else wrote into an exclusive stream, in the place of one of our rows.
     #[error(
@@ -190,14 +251,19 @@ impl Notice {
             | Self::EpochStarted { .. }
             | Self::Resuming { .. }
             | Self::Resumed { .. }
+            | Self::NothingOfOurs
             | Self::TableBound { .. } => Level::Info,
             Self::EpochEnded { reason, .. } => reason.level(),
-            Self::SessionEnded { .. } | Self::EpochRefused { .. } | Self::NoResumePoint { .. } => {
-                Level::Warn
-            }
+            Self::SessionEnded { .. }
+            | Self::EpochRefused { .. }
+            | Self::NoResumePoint { .. }
+            | Self::LookBackFailed { .. }
+            | Self::LookBackCut { .. }
+            | Self::Renamed { .. } => Level::Warn,
             Self::ResumeVoid { .. }
             | Self::BeyondLogEnd { .. }
             | Self::Orphans { .. }
+            | Self::Strangers { .. }
             | Self::SecondWriter { .. }
             | Self::BrokerLost { .. }
             | Self::Poison { .. }
@@ -256,6 +322,12 @@ pub enum EpochReason {
     /// What a duplicate stands for could not be read.
     #[error("a duplicate could not be read back: {detail}")]
     DuplicateUnread {
+        /// What went wrong.
+        detail: String,
+    },
+    /// A question about where to go on was not answered.
+    #[error("the stream does not tell where to go on: {detail}")]
+    SearchUnanswered {
         /// What went wrong.
         detail: String,
     },

@@ -50,6 +50,13 @@ pub(crate) enum Standing {
     BeyondLogEnd,
 }
 
+impl Standing {
+    /// Whether it is of a timeline that this server does not share with it.
+    pub(crate) const fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(_) | Self::OtherTimeline)
+    }
+}
+
 impl SessionStart {
     /// Where a stored message stands. `log_end` is the end of the log as far as it is known by
     /// now.

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use outbox::{
-    Action, BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Fork, OnPoison, OnUnroutable,
-    OutboxSpec, Outgoing, Position, PubAck, ReadBack, Refusal, Relay, RelaySettings, SessionStart,
-    Source, SourceFault, SourceFaultKind, StoredRow, Tail, Taker, Token, Writers, header,
+    Action, BrokerFault, BrokerFaultKind, EpochEnd, EpochStart, Fork, LookBack, OnPoison,
+    OnUnroutable, OutboxSpec, Outgoing, Position, PubAck, Reach, ReadBack, ReadNext, Refusal,
+    Relay, RelaySettings, SeenMessage, SessionStart, Source, SourceFault, SourceFaultKind,
+    StoredRow, Tail, Taker, Token, Writers, header,
 };
 use pgoutput::{Frame, Lsn};
 
@@ -219,6 +220,11 @@ impl Bench {
                 change: input.small() % 4,
             },
             dedup_id: char::from(b'a' + input.byte() % 4).to_string(),
+            settled: input.flag().then_some(Position {
+                commit_lsn: Lsn::new(self.lsn.saturating_sub(input.small())),
+                change: 0,
+            }),
+            chained: input.flag(),
             origin: input.flag().then(|| "replay".to_owned()),
             position_id: input.flag().then(|| "a".to_owned()),
         }
@@ -230,6 +236,8 @@ impl Bench {
             source: sent.headers.get(header::SOURCE)?.parse().ok()?,
             position: sent.headers.get(header::POSITION)?.parse().ok()?,
             dedup_id: sent.headers.get(header::MSG_ID)?.to_owned(),
+            settled: sent.settled,
+            chained: sent.expected_last_sequence.is_some(),
             origin: None,
             position_id: None,
         })
@@ -296,6 +304,35 @@ impl Bench {
                 .map_or(ReadBack::Gone, ReadBack::Row),
         };
         self.relay.handle_read_back(self.now, epoch, token, found);
+    }
+
+    /// The newest messages are the last one; what else was read depends on where the log stands.
+    fn look_back(&mut self, epoch: u64, rows: usize) {
+        let messages = self.last.iter().take(rows).map(|row| SeenMessage {
+            sequence: row.sequence,
+            row: (self.lsn % 5 != 0).then(|| row.clone()),
+        });
+        let found = LookBack {
+            messages: messages.collect(),
+            reach: [Reach::Beginning, Reach::Wanted, Reach::Limit][self.lsn as usize % 3],
+        };
+        let answer = if self.lsn % 7 == 0 {
+            Err(String::new())
+        } else {
+            Ok(found)
+        };
+        self.relay.handle_looked_back(self.now, epoch, answer);
+    }
+
+    fn read_next(&mut self, epoch: u64, sequence: u64) {
+        let last = self.last.clone().filter(|row| row.sequence >= sequence);
+        let found = last.map_or(ReadNext::End, |row| {
+            ReadNext::Message(SeenMessage {
+                sequence: row.sequence,
+                row: Some(row),
+            })
+        });
+        self.relay.handle_read_next(self.now, epoch, found);
     }
 
     fn taker(&mut self, input: &mut Input<'_>) {
@@ -452,6 +489,8 @@ impl Bench {
                     Action::Park(letter) => self.letters.push(letter.token),
                     Action::CloseSession => self.open = None,
                     Action::FindTaker { epoch, token, .. } => self.takers.push((epoch, token)),
+                    Action::LookBack { epoch, range } => self.look_back(epoch, range.rows),
+                    Action::ReadNext { epoch, sequence } => self.read_next(epoch, sequence),
                     Action::NoteHalted(_) | Action::Stop { .. } => {}
                 }
             }

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use crate::Position;
-use crate::broker::{
-    BrokerFault, EpochEnd, EpochStart, PubAck, ReadBack, Refusal, StoredRow, Token, Writers,
-};
+use crate::broker::{BrokerFault, EpochEnd, EpochStart, PubAck, ReadBack, Refusal, Token, Writers};
 use crate::notice::{EpochReason, Notice};
 use crate::render::PoisonReason;
+use crate::source::Standing;
 use crate::verdict::{self, RetryReason, RowVerdict, Verdict};
 
 use super::order::SendOrder;
+use super::search::Search;
 use super::window::{RowState, WindowRow};
 use super::{Action, Goal, Relay};
 
@@ -41,6 +41,8 @@ pub(super) struct Epoch {
     pub(super) judged_until: Instant,
     /// The row whose subject was asked about, as it waited long for an answer.
     pub(super) asked_about: Option<Token>,
+    /// What has to be known before anything is published.
+    pub(super) search: Option<Search>,
     pub(super) stored_any: bool,
     /// Nothing more is sent, so that a command finds a gap.
     pub(super) yielding: bool,
@@ -52,6 +54,7 @@ pub(super) struct Seen {
     created_unix_nanos: Option<i128>,
     /// Who wrote the stream in the newest epoch.
     writers: Option<Writers>,
+    /// The stream's last sequence, as far as it is known.
     pub(super) last_sequence: u64,
     /// Newest position stored in this session.
     pub(super) newest_stored: Option<Position>,
@@ -87,6 +90,11 @@ impl Relay {
             return;
         }
         self.broker_proven = true;
+        if self.seen.is_another(&start) {
+            // What was found out of the stream of this name before concerns its sequences.
+            self.void_up_to = 0;
+            self.strangers_told = 0;
+        }
         let lost = self.seen.lost(&start);
         let before = self.seen.writers.replace(start.writers);
         let other_writers = before.is_some_and(|before| before != start.writers);
@@ -102,6 +110,7 @@ impl Relay {
             judging: 0,
             judged_until: now,
             asked_about: None,
+            search: None,
             stored_any: false,
             yielding: false,
             start,
@@ -316,25 +325,33 @@ impl Relay {
         let Some(row) = self.window.get(token) else {
             return;
         };
-        let is_this_row = |stored: &StoredRow, session: &crate::Source| {
-            let same_place = stored.position == row.position || stored.origin.is_some();
-            stored.has_id(&row.message.dedup_id) && same_place && stored.source.same_log(session)
-        };
-        let is_stored = match (&found, self.session.start()) {
-            (ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
-            _ => false,
+        let (is_stored, is_orphan) = match (&found, self.session.start()) {
+            (ReadBack::Row(stored), Some(start)) => {
+                let has_id = stored.has_id(&row.message.dedup_id);
+                let here = stored.position == row.position || stored.origin.is_some();
+                let standing = start.standing(stored, self.log_end());
+                let held = standing == Standing::Held;
+                let own = stored.origin.is_none();
+                (
+                    held && has_id && here,
+                    standing.is_orphan() && has_id && own,
+                )
+            }
+            _ => (false, false),
         };
         match row.state {
+            RowState::Judged { .. } if is_orphan => self.outlive_orphan(now, token),
             RowState::Judged { .. } => self.judge_duplicate(now, token, found, is_stored),
-            RowState::Verified => self.judge_verified(now, token, found, is_stored),
+            RowState::Verified => self.judge_verified(now, token, &found, is_stored),
             _ => {}
         }
     }
 
     /// The tail covers a row that was sent and not acked. It is stored only if it stands at its
     /// own sequence: a foreign message that took its place would leave the chain behind it whole.
-    fn judge_verified(&mut self, now: Instant, token: Token, found: ReadBack, is_stored: bool) {
+    fn judge_verified(&mut self, now: Instant, token: Token, found: &ReadBack, is_stored: bool) {
         if let ReadBack::Unknown { detail } = found {
+            let detail = detail.clone();
             self.end_epoch(now, EpochReason::DuplicateUnread { detail });
             return;
         }
@@ -350,14 +367,15 @@ impl Relay {
             return;
         }
         live.careful = true;
-        if let Some(row) = self.window.get_mut(token) {
-            row.state = RowState::Waiting;
-            if found == ReadBack::Gone {
-                // By age, limit or purge: sent again, it is a duplicate if it was ours.
-                return;
-            }
-            let position = row.position;
-            let sequence = row.due_sequence.unwrap_or_default();
+        let Some(row) = self.window.get_mut(token) else {
+            return;
+        };
+        row.state = RowState::Waiting;
+        let position = row.position;
+        let sequence = row.due_sequence.unwrap_or_default();
+        // Where nothing stands, the message may have been deleted: it is nobody's.
+        if *found != ReadBack::Gone {
+            self.strangers_told = self.strangers_told.max(sequence);
             self.notices
                 .push_back(Notice::SecondWriter { position, sequence });
         }
@@ -502,6 +520,13 @@ impl Relay {
                 } else if unread {
                     let detail = "no answer".to_owned();
                     self.end_epoch(now, EpochReason::DuplicateUnread { detail });
+                } else if live
+                    .search
+                    .as_ref()
+                    .is_some_and(|search| search.until() <= now)
+                {
+                    let detail = "no answer".to_owned();
+                    self.end_epoch(now, EpochReason::SearchUnanswered { detail });
                 } else {
                     self.ask_taker(now);
                 }
@@ -523,6 +548,12 @@ const fn was_stored_since(row: &WindowRow, sequence: u64) -> bool {
 }
 
 impl Seen {
+    /// Whether the stream was made anew.
+    fn is_another(&self, start: &EpochStart) -> bool {
+        self.created_unix_nanos
+            .is_some_and(|created| created != start.created_unix_nanos)
+    }
+
     /// Whether the stream is not what it was; remembers what it is now.
     fn lost(&mut self, start: &EpochStart) -> Option<String> {
         let lost = match self.created_unix_nanos {

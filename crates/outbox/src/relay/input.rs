@@ -176,7 +176,7 @@ impl Relay {
             Arrival::Decides => {}
         }
         let index = *index;
-        let rendered = renderer
+        let mut rendered = renderer
             .render(&Row {
                 plan,
                 tuple: &insert.new,
@@ -187,13 +187,20 @@ impl Relay {
             self.decide_resume(now, &rendered);
             return Ok(());
         }
+        let is_stored = self.is_known(position, &rendered.dedup_id);
+        if !is_stored && self.is_orphans_id(&rendered.dedup_id) {
+            self.rename(&mut rendered, position);
+        }
         let transaction = self.ledger.add_row()?;
         let key = rendered.key;
         let pinned_bytes = self.take_pinned_bytes(insert);
         let token = self
             .window
             .push(position, transaction, index, rendered, pinned_bytes);
-        if let Some(epoch) = self.broker.epoch_mut() {
+        if is_stored {
+            // It takes its place in the window all the same: see the bound in `survey.rs`.
+            self.settle_stored(token);
+        } else if let Some(epoch) = self.broker.epoch_mut() {
             epoch.order.added(token, key);
         }
         Ok(())

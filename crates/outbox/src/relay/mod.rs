@@ -1,26 +1,32 @@
 //! The relay machine: everything between the log and the stream, as decisions.
 
+mod bisection;
 mod broker;
 mod input;
 mod order;
+mod orphans;
 mod output;
 mod resume;
+mod search;
 mod settings;
 mod snapshot;
 mod source;
+mod survey;
 mod unroutable;
 mod window;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use self::broker::{Broker, Seen};
 use self::output::Confirmations;
 use self::resume::Resume;
+use self::search::Located;
 use self::source::{KnownTables, Session};
+use self::survey::Known;
 use self::window::{SentLog, Window};
 use crate::backoff::Backoff;
-use crate::broker::{ReadBack, Token};
+use crate::broker::{LookBackRange, ReadBack, Token};
 use crate::ledger::Ledger;
 use crate::notice::Notice;
 use crate::render::PoisonReason;
@@ -67,6 +73,20 @@ pub enum Action {
         token: Token,
         /// Its subject.
         subject: bytes::Bytes,
+    },
+    /// Read the stream's newest messages, by their headers; answer with `handle_looked_back`.
+    LookBack {
+        /// The epoch that asks.
+        epoch: u64,
+        /// Which, and how many.
+        range: Box<LookBackRange>,
+    },
+    /// Read the first message at or behind a sequence; answer with `handle_read_next`.
+    ReadNext {
+        /// The epoch that asks.
+        epoch: u64,
+        /// The sequence.
+        sequence: u64,
     },
     /// Commit a dead letter; answer with `handle_parked` or `handle_park_failed`.
     Park(Box<DeadLetter>),
@@ -164,8 +184,16 @@ pub struct Relay {
     careful_next: bool,
     seen: Seen,
     resume: Resume,
-    /// Sequence of a stream tail that was proved not to be a resume point.
-    void_tail: Option<u64>,
+    /// What the session knows of the stream; none until it has asked.
+    located: Option<Located>,
+    /// Rows yet to arrive that are known to be stored, by position.
+    beyond: VecDeque<Known>,
+    /// Dedup ids that orphans of a lost timeline have taken.
+    orphan_ids: HashSet<String>,
+    /// Messages up to this sequence were proved to be of another history.
+    void_up_to: u64,
+    /// Sequence of the newest message of a second writer that was told.
+    strangers_told: u64,
     ledger: Ledger,
     window: Window,
     sent: SentLog,
@@ -198,7 +226,11 @@ impl Relay {
             careful_next: false,
             seen: Seen::default(),
             resume: Resume::Settled,
-            void_tail: None,
+            located: None,
+            beyond: VecDeque::new(),
+            orphan_ids: HashSet::new(),
+            void_up_to: 0,
+            strangers_told: 0,
             ledger: Ledger::new(),
             window: Window::new(),
             sent: SentLog::default(),

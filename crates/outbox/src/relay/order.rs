@@ -111,6 +111,18 @@ impl SendOrder {
         }
     }
 
+    /// In a chain: a row that went out alone stored nothing and goes out again.
+    pub(crate) fn repeat(&mut self, token: Token, sequence: u64) {
+        if let Self::Chain {
+            next,
+            last_sequence,
+        } = self
+        {
+            *next = token;
+            *last_sequence = sequence;
+        }
+    }
+
     /// A row is settled; the next of its key becomes ready.
     pub(crate) fn settled(&mut self, token: Token, key: u64) {
         let Self::PerKey { queues, ready } = self else {

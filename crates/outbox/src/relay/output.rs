@@ -12,12 +12,13 @@ use crate::verdict::StopKind;
 
 use super::broker::Broker;
 use super::order::SendOrder;
+use super::search::Search;
 use super::source::Session;
 use super::window::{RowState, WindowRow};
 use super::{Action, DeadLetter, Goal, OnPoison, Relay};
 
 /// Longest row id in a log line, in characters.
-const SHOWN_ID_CHARS: usize = 128;
+pub(super) const SHOWN_ID_CHARS: usize = 128;
 
 /// Parts of a confirm delay within which positions are kept as one. They are due when the last of
 /// them would be, so a confirmation comes up to this part of the delay late, and never early; and
@@ -113,10 +114,8 @@ impl Relay {
                 return None;
             };
             let exclusive = live.start.writers == Writers::Exclusive;
-            if live.yielding
-                || (exclusive && live.judging > 0)
-                || (live.careful && live.in_flight > 0)
-            {
+            let waits = live.yielding || live.search.is_some() || (exclusive && live.judging > 0);
+            if waits || (live.careful && live.in_flight > 0) {
                 return None;
             }
             let token = live.order.peek(&self.window)?;
@@ -326,8 +325,12 @@ impl Relay {
         };
         let broker = match &self.broker {
             Broker::Down { until } if self.session.is_up() => Some(*until),
-            Broker::Up(live) if live.judging > 0 => Some(live.judged_until),
-            Broker::Down { .. } | Broker::Opening { .. } | Broker::Up(_) => None,
+            Broker::Up(live) => {
+                let judged = (live.judging > 0).then_some(live.judged_until);
+                let found = live.search.as_ref().map(Search::until);
+                judged.into_iter().chain(found).min()
+            }
+            Broker::Down { .. } | Broker::Opening { .. } => None,
         };
         let ack = self.answer_due();
         let drain = match self.goal {

@@ -1,20 +1,25 @@
 //! The resume point: which replayed rows the stream holds already, and the proof of it.
 //!
-//! An exclusive stream holds exactly a prefix of the rows in commit order, so its last message
-//! says everything: rows at or before its position are stored, rows after it are not. But that
-//! position means something only in the log that it came from. A restored backup or a cloned
+//! Where everything up to some position is stored, replayed rows up to there need not be sent
+//! again, however long the outage was. In an exclusive stream, which holds a prefix of the rows in
+//! commit order, that is the position of the last message; in a shared one the messages say it of
+//! themselves. What exactly the stream tells is worked out in `survey.rs`.
+//!
+//! But a position means something only in the log that it came from. A restored backup or a cloned
 //! server has the same system identifier and other rows at the same LSNs. So a skip is proved,
 //! never assumed: until the row at the resume position has arrived with the id that is stored
 //! there, the ledger is on hold, and if the replay passes the position without meeting that row,
-//! the session starts again without a resume point.
+//! the session starts again without a resume point. Single rows behind the resume position that
+//! were found in the stream are proof of themselves: they arrive at their position with their id.
 
 use crate::Position;
-use crate::broker::{EpochStart, StoredRow, Tail, Writers, same_id};
+use crate::broker::{StoredRow, Tail, Writers};
 use crate::notice::{EpochReason, Notice};
 use crate::render::Rendered;
-use crate::source::{SessionStart, Standing};
+use crate::source::Standing;
 
 use super::broker::Broker;
+use super::survey::Strangers;
 use super::window::RowState;
 use super::{Action, Relay};
 
@@ -23,11 +28,9 @@ use super::{Action, Relay};
 pub(crate) enum Resume {
     /// No row is skipped (any more).
     Settled,
-    /// Rows at or before `position` are skipped.
+    /// Rows at or before the position of `row` are skipped.
     Skipping {
-        position: Position,
-        dedup_id: String,
-        sequence: u64,
+        row: Box<StoredRow>,
         /// Rows skipped so far. None: nothing is on hold, as nothing is believed yet.
         skipped: u64,
     },
@@ -36,7 +39,7 @@ pub(crate) enum Resume {
 /// What an arriving row means to the resume point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Not stored: send it.
+    /// Not skipped.
     New,
     /// Stored.
     Skip,
@@ -51,9 +54,7 @@ impl Resume {
     pub(crate) fn arrival(&self, at: Position) -> Arrival {
         match self {
             Self::Settled => Arrival::New,
-            Self::Skipping {
-                position, skipped, ..
-            } => match at.cmp(position) {
+            Self::Skipping { row, skipped } => match at.cmp(&row.position) {
                 std::cmp::Ordering::Less => Arrival::Skip,
                 std::cmp::Ordering::Equal => Arrival::Decides,
                 std::cmp::Ordering::Greater if *skipped > 0 => Arrival::Void,
@@ -71,7 +72,10 @@ impl Resume {
 impl Relay {
     /// A session and an epoch are both there: works out where to go on.
     pub(super) fn reconcile(&mut self, now: std::time::Instant) {
-        let (Some(session), Some(start)) = (self.session.start(), self.broker.start()) else {
+        if !self.session.is_up() {
+            return;
+        }
+        let Some(start) = self.broker.start() else {
             return;
         };
         if self.epoch_session != self.counters.sessions {
@@ -79,51 +83,86 @@ impl Relay {
             self.end_epoch(now, EpochReason::BeforeSession);
             return;
         }
-        if let Resume::Skipping {
-            position,
-            dedup_id,
-            sequence,
-            skipped: 1..,
-        } = &self.resume
-        {
-            // Rows were skipped on the word of an earlier epoch. It has to be the same word still.
-            // A command that wrote behind it has carried its position and id forward.
-            let same = |row: &StoredRow| {
-                let carried = row.origin.is_some() && row.resume_id() == Some(dedup_id);
-                row.position == *position && (row.sequence == *sequence || carried)
-            };
-            if !matches!(&start.tail, Tail::Row(row) if same(row)) {
-                self.restart_session(now, EpochReason::StreamChanged);
-            }
+        let Some(located) = &self.located else {
+            self.locate(now);
+            return;
+        };
+        if located.writers != start.writers {
+            // What was found out holds for the one kind of stream only.
+            self.restart_session(now, EpochReason::StreamChanged);
             return;
         }
-        self.resume = Resume::Settled;
-        let careful = match resume_row(session, start, self.void_tail, self.log_end()) {
-            ResumePoint::At(row) => {
-                let row = row.clone();
-                self.resume_at(now, row);
-                false
+        let unchanged = located.last_sequence == start.last_sequence && located.tail == start.tail;
+        // A command that wrote behind the tail has carried its position and id forward.
+        let unchanged = unchanged
+            || matches!((&located.tail, &start.tail),
+                (Tail::Row(before), Tail::Row(row)) if row.repeats(before));
+        match start.writers {
+            Writers::Shared => self.look_for_sent(now),
+            // Nothing was stored in this session.
+            Writers::Exclusive if unchanged => {}
+            // Rows were skipped on the word of an earlier epoch. It has to be the same word still.
+            Writers::Exclusive if self.resume.is_unproved() => {
+                self.restart_session(now, EpochReason::StreamChanged);
             }
-            ResumePoint::None => false,
-            ResumePoint::Unknown(notice) => {
-                self.notices.extend(notice);
-                true
+            Writers::Exclusive if self.resume != Resume::Settled => {
+                self.resume = Resume::Settled;
+                self.beyond.clear();
+                self.located = None;
+                self.locate(now);
             }
-        };
-        if let Some(epoch) = self.broker.epoch_mut() {
-            epoch.careful |= careful;
+            Writers::Exclusive => self.go_on(now),
         }
     }
 
-    fn resume_at(&mut self, now: std::time::Instant, tail: StoredRow) {
+    /// A later epoch of the session, in an exclusive stream in which something was stored since
+    /// the session began.
+    fn go_on(&mut self, now: std::time::Instant) {
+        let (Some(session), Some(start)) = (self.session.start(), self.broker.start()) else {
+            return;
+        };
+        let log_end = self.log_end();
+        let detail = match &start.tail {
+            Tail::Row(row) if row.sequence <= self.void_up_to => None,
+            Tail::Row(row)
+                if row.chained
+                    && row.resume_id().is_some()
+                    && session.standing(row, log_end) == Standing::Held =>
+            {
+                let row = row.clone();
+                self.resume_at(now, row);
+                return;
+            }
+            Tail::Row(_) => Some("its last message is none of this server's history"),
+            Tail::Foreign => {
+                let sequence = start.last_sequence;
+                self.tell_strangers(Strangers {
+                    first_sequence: sequence,
+                    last_sequence: sequence,
+                    count: 1,
+                });
+                None
+            }
+            Tail::Empty | Tail::Gone => {
+                Some("its last message is gone by age, limit, purge or delete")
+            }
+        };
+        let notice = detail.map(|detail| Notice::NoResumePoint { detail });
+        self.notices.extend(notice);
+        self.be_careful();
+        self.verify_sent(now, None);
+    }
+
+    /// Goes on behind a stored row. Should it turn out at once to be none of this server's, the
+    /// session starts again.
+    pub(super) fn resume_at(&mut self, now: std::time::Instant, tail: StoredRow) {
         let position = tail.position;
-        let resume_id = tail.resume_id().unwrap_or_default();
         let proved = if self.seen.newest_stored >= Some(position) {
             Some(true)
         } else {
             self.window
                 .at(position)
-                .map(|row| same_id(resume_id, &row.message.dedup_id))
+                .map(|row| tail.has_resume_id(&row.message.dedup_id))
         };
         let passed = self.window.iter().any(|(_, row)| row.position > position);
         let behind = self
@@ -144,9 +183,7 @@ impl Relay {
                     sequence: tail.sequence,
                 });
                 self.resume = Resume::Skipping {
-                    position,
-                    dedup_id: resume_id.to_owned(),
-                    sequence: tail.sequence,
+                    row: Box::new(tail),
                     skipped: 0,
                 };
                 self.skipped(self.window.unsettled() as u64);
@@ -158,12 +195,28 @@ impl Relay {
     /// Settles every row of the window up to a position. Rows that this process sent itself are
     /// first looked for at the sequence that they were to get.
     fn cover(&mut self, now: std::time::Instant, position: Position) {
+        self.verify_sent(now, Some(position));
+        let covered: Vec<_> = self
+            .window
+            .iter()
+            .take_while(|(_, row)| row.position <= position)
+            .filter(|(_, row)| row.state == RowState::Waiting && row.due_sequence.is_none())
+            .map(|(token, _)| token)
+            .collect();
+        for token in covered {
+            self.settle(token);
+        }
+    }
+
+    /// Asks what stands at the sequences that rows sent by this process were to get, up to a
+    /// position if there is one.
+    fn verify_sent(&mut self, now: std::time::Instant, position: Option<Position>) {
         let Broker::Up(live) = &mut self.broker else {
             return;
         };
         let (epoch, last_sequence) = (live.number, live.start.last_sequence);
         for (token, row) in self.window.iter_mut() {
-            if row.position > position {
+            if position.is_some_and(|position| row.position > position) {
                 break;
             }
             if row.state == RowState::Waiting
@@ -178,16 +231,6 @@ impl Relay {
                     sequence,
                 });
             }
-        }
-        let covered: Vec<_> = self
-            .window
-            .iter()
-            .take_while(|(_, row)| row.position <= position)
-            .filter(|(_, row)| row.state == RowState::Waiting && row.due_sequence.is_none())
-            .map(|(token, _)| token)
-            .collect();
-        for token in covered {
-            self.settle(token);
         }
     }
 
@@ -205,22 +248,21 @@ impl Relay {
     /// The row at the resume position arrived: its id proves the skip or voids it.
     pub(super) fn decide_resume(&mut self, now: std::time::Instant, row: &Rendered) {
         let Resume::Skipping {
-            position,
-            dedup_id,
-            sequence,
+            row: stored,
             skipped,
         } = &self.resume
         else {
             return;
         };
-        let (position, sequence, skipped) = (*position, *sequence, *skipped + 1);
-        if !same_id(dedup_id, &row.dedup_id) {
+        let (position, sequence, skipped) = (stored.position, stored.sequence, *skipped + 1);
+        if !stored.has_resume_id(&row.dedup_id) {
             self.void_resume(now, position, sequence);
             return;
         }
         self.counters.skipped += 1;
         self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
         self.resume = Resume::Settled;
+        self.window.passed(position);
         self.ledger.release();
         self.notices
             .push_back(Notice::Resumed { position, skipped });
@@ -228,12 +270,11 @@ impl Relay {
 
     /// The replay has passed the resume position, as a Begin or a keepalive shows.
     pub(super) fn void_if_passed(&mut self, now: std::time::Instant, reached: pgoutput::Lsn) {
-        if let Resume::Skipping {
-            position, sequence, ..
-        } = self.resume
+        if let Resume::Skipping { row, .. } = &self.resume
             && self.resume.is_unproved()
-            && reached > position.commit_lsn
+            && reached > row.position.commit_lsn
         {
+            let (position, sequence) = (row.position, row.sequence);
             self.void_resume(now, position, sequence);
         }
     }
@@ -245,67 +286,14 @@ impl Relay {
         position: Position,
         sequence: u64,
     ) {
-        self.void_tail = Some(sequence);
+        // The second time, nothing that stood there is believed any more.
+        let located = self.located.as_ref();
+        let sequence = match (self.void_up_to, located) {
+            (1.., Some(located)) => located.last_sequence,
+            _ => sequence,
+        };
+        self.void_up_to = self.void_up_to.max(sequence);
         self.notices.push_back(Notice::ResumeVoid { position });
         self.restart_session(now, EpochReason::SessionEnded);
     }
-}
-
-/// What the stream's last message says about where to go on.
-enum ResumePoint<'a> {
-    /// Rows up to this one are stored.
-    At(&'a StoredRow),
-    /// Nothing that concerns us is stored.
-    None,
-    /// Rows may be stored; only the duplicate window can tell.
-    Unknown(Option<Notice>),
-}
-
-fn resume_row<'a>(
-    session: &SessionStart,
-    start: &'a EpochStart,
-    void_tail: Option<u64>,
-    log_end: pgoutput::Lsn,
-) -> ResumePoint<'a> {
-    if start.writers == Writers::Shared {
-        return ResumePoint::None;
-    }
-    let row = match &start.tail {
-        Tail::Empty => return ResumePoint::None,
-        Tail::Gone => {
-            let detail = "its last message is gone by age, limit, purge or delete";
-            return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
-        }
-        Tail::Foreign => {
-            let detail = "its last message is not one of ours";
-            return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
-        }
-        Tail::Row(row) => row,
-    };
-    if void_tail == Some(row.sequence) {
-        return ResumePoint::Unknown(None);
-    }
-    if row.resume_id().is_none() {
-        let detail = "its last message came from a command, when there was no resume point";
-        return ResumePoint::Unknown(Some(Notice::NoResumePoint { detail }));
-    }
-    let position = row.position;
-    let notice = match session.standing(row, log_end) {
-        Standing::Held => return ResumePoint::At(row),
-        Standing::OtherLog => {
-            let detail = "its last message comes from another server, database or slot";
-            Notice::NoResumePoint { detail }
-        }
-        Standing::Orphan(fork) => Notice::Orphans {
-            timeline: fork.timeline,
-            position,
-            switch_lsn: fork.switch_lsn,
-        },
-        Standing::OtherTimeline => {
-            let detail = "its last message comes from a timeline that this server never was on";
-            Notice::NoResumePoint { detail }
-        }
-        Standing::BeyondLogEnd => Notice::BeyondLogEnd { position, log_end },
-    };
-    ResumePoint::Unknown(Some(notice))
 }

@@ -39,6 +39,9 @@ pub struct RelaySettings {
     pub max_in_flight_bytes: usize,
     /// Most rows between PostgreSQL and their PubAcks.
     pub max_in_flight_rows: usize,
+    /// Messages of ours that are read back at the beginning of a session: twice the most rows that
+    /// this or an earlier version of the program had in flight (see `survey.rs` for the reason).
+    pub look_back_rows: usize,
     /// Largest message (headers and payload), in bytes.
     pub max_message_bytes: u64,
     /// Stop once everything up to here is confirmed.
@@ -66,7 +69,8 @@ pub struct RelaySettings {
 }
 
 /// Rows in flight: enough to keep JetStream busy (more than 1024 gain little), and few enough for
-/// the client's queues.
+/// the client's queues. Should it ever be less, `look_back_rows` must stay what it is: it is for
+/// rows that were sent under the greater one.
 const MAX_IN_FLIGHT_ROWS: usize = 8_192;
 
 impl RelaySettings {
@@ -80,6 +84,7 @@ impl RelaySettings {
             confirm_delay: Duration::ZERO,
             max_in_flight_bytes: 16 * 1024 * 1024,
             max_in_flight_rows: MAX_IN_FLIGHT_ROWS,
+            look_back_rows: 2 * MAX_IN_FLIGHT_ROWS,
             max_message_bytes: 1024 * 1024,
             caught_up_at: None,
             ack_timeout: Duration::from_secs(5),

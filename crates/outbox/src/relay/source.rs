@@ -212,6 +212,9 @@ impl Relay {
     fn forget_session(&mut self, now: Instant) {
         self.session = Session::Down { until: now };
         self.resume = super::Resume::Settled;
+        self.located = None;
+        self.beyond.clear();
+        self.orphan_ids.clear();
         self.seen.newest_stored = None;
         self.ledger = Ledger::new();
         self.window.clear();

@@ -156,11 +156,28 @@ impl Window {
 
     /// The row at exactly this position.
     pub(crate) fn at(&self, position: Position) -> Option<&WindowRow> {
+        self.get(self.token_at(position)?)
+    }
+
+    /// The token of the row at exactly this position.
+    pub(crate) fn token_at(&self, position: Position) -> Option<Token> {
         let index = self
             .rows
             .binary_search_by(|row| row.position.cmp(&position))
             .ok()?;
-        self.rows.get(index)
+        Some(Token(self.front + index as u64))
+    }
+
+    /// The newest position that was received, settled rows included.
+    pub(crate) fn newest(&self) -> Option<Position> {
+        self.rows.back().map(|row| row.position).or(self.left)
+    }
+
+    /// Rows up to a position are settled without having been here.
+    pub(crate) fn passed(&mut self, position: Position) {
+        if self.rows.is_empty() {
+            self.left = self.left.max(Some(position));
+        }
     }
 
     /// Marks a row settled and lets go of its message. Settled rows at the front leave.

@@ -299,6 +299,8 @@ mod tests {
             source: "7/2/shop/postrider".parse().unwrap(),
             position: "0/64/1".parse().unwrap(),
             dedup_id: "m".to_owned(),
+            settled: None,
+            chained: true,
             origin: origin.map(str::to_owned),
             position_id: position_id.map(str::to_owned),
         })

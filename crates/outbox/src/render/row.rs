@@ -149,7 +149,7 @@ fn message_limit(limit_bytes: u64) -> String {
 }
 
 /// A row as a message, save what depends on the attempt.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Rendered {
     pub(crate) subject: Bytes,
     pub(crate) headers: Headers,
@@ -161,6 +161,21 @@ pub(crate) struct Rendered {
     pub(crate) key: u64,
     /// Why it may not be sent.
     pub(crate) poison: Option<PoisonReason>,
+}
+
+impl Rendered {
+    /// Sends the row under another dedup id, whose header is the first.
+    pub(crate) fn rename(&mut self, dedup_id: Vec<u8>) {
+        let block = self.headers.as_block();
+        let end = block.windows(2).position(|pair| pair == b"\r\n");
+        let rest = block.get(end.unwrap_or_default()..).unwrap_or_default();
+        let mut renamed = BytesMut::with_capacity(block.len() + dedup_id.len());
+        begin_header(&mut renamed, header::MSG_ID);
+        renamed.put_slice(&dedup_id);
+        renamed.put_slice(rest);
+        self.headers = Headers::from_block(renamed.freeze());
+        self.dedup_id = dedup_id.into();
+    }
 }
 
 /// One row to render.

@@ -4,9 +4,10 @@ use super::support::{
     Bench, api_error, epoch_start, id_of, position, session_start, settings, stored,
 };
 use crate::outbox::{
-    Action, EpochEnd, EpochReason, Notice, Outgoing, PoisonReason, ReadBack, StoredRow, Tail,
-    Writers,
+    Action, EpochEnd, EpochReason, Fork, Notice, Outgoing, PoisonReason, ReadBack, StoredRow, Tail,
+    Writers, header,
 };
+use pgoutput::Lsn;
 
 /// A bench with three rows in flight, the first of which JetStream calls a duplicate of
 /// sequence 9; in an exclusive stream those behind it are refused.
@@ -85,12 +86,60 @@ fn a_copy_that_another_command_sent_counts_by_its_id() {
 }
 
 #[test]
-fn an_older_timeline_of_the_same_log_counts() {
-    let mut before = row_a();
-    before.source.timeline = 0;
-    let (mut bench, sent) = judged(Writers::Shared);
-    bench.read_back(sent[0].token, ReadBack::Row(before));
-    assert_eq!(bench.relay.snapshot().counters.duplicates, 1);
+fn an_older_timeline_of_the_same_log_counts_up_to_its_fork() {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        for (switch_lsn, is_stored) in [(101, true), (100, false)] {
+            let mut bench = promoted(writers, switch_lsn);
+            bench.transaction(100, &[("a", "1"), ("b", "2")]);
+            let sent = bench.take_sent();
+            bench.ack_duplicate(sent[0].token, 9);
+            if writers == Writers::Exclusive {
+                bench.refuse(sent[1].token, api_error(400, 10_071));
+            }
+            bench.read_back(sent[0].token, ReadBack::Row(row_a()));
+            let counters = bench.relay.snapshot().counters;
+            assert_eq!(counters.duplicates, u64::from(is_stored));
+            bench.await_sent();
+            let again = bench.take_sent_ids();
+            let renamed = again.iter().any(|id| id == "a@2");
+            assert_eq!(renamed, !is_stored, "{writers:?} {switch_lsn}: {again:?}");
+        }
+    }
+}
+
+/// A bench on timeline 2, which left timeline 1 at a position.
+fn promoted(writers: Writers, switch_lsn: u64) -> Bench {
+    let mut session = session_start();
+    session.source.timeline = 2;
+    session.forks = vec![Fork {
+        timeline: 1,
+        switch_lsn: Lsn::new(switch_lsn),
+    }];
+    Bench::start(settings(), Some(session), Some(epoch_start(writers)))
+}
+
+#[test]
+fn a_row_whose_id_an_orphan_has_goes_out_under_id_and_timeline() {
+    for writers in [Writers::Exclusive, Writers::Shared] {
+        let mut bench = promoted(writers, 100);
+        bench.transaction(100, &[("a", "1")]);
+        let sent = bench.take_sent();
+        bench.ack_duplicate(sent[0].token, 9);
+        bench.read_back(sent[0].token, ReadBack::Row(row_a()));
+        assert!(bench.noticed(|notice| matches!(notice, Notice::Renamed { timeline: 2, .. })));
+        let again = bench.take_sent();
+        assert_eq!(id_of(&again[0]), "a@2");
+        assert_eq!(
+            again[0].expected_last_sequence,
+            sent[0].expected_last_sequence
+        );
+        let headers = |row: &Outgoing| row.headers.iter().count();
+        assert_eq!(headers(&again[0]), headers(&sent[0]));
+        assert_eq!(again[0].headers.get(header::POSITION), Some("0/64/0"));
+        bench.ack(&again[0]);
+        assert_eq!(bench.settled(), 110);
+        assert!(bench.letters().is_empty());
+    }
 }
 
 #[test]
@@ -168,6 +217,11 @@ fn gone_after_a_lost_ack(writers: Writers, known: u64, original: u64) -> Bench {
     if let Some(stream) = &mut bench.stream {
         stream.last_sequence = original.max(known);
         stream.tail = Tail::Gone;
+    }
+    bench.advance(1_000);
+    // In a chain the row is first looked for at the sequence that it was to get.
+    for (token, _) in bench.questions() {
+        bench.read_back(token, ReadBack::Gone);
     }
     bench.await_sent();
     let sent = bench.take_sent();

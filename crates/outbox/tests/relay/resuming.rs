@@ -254,12 +254,12 @@ fn a_tail_that_is_none_of_ours_gives_no_resume_point() {
 }
 
 #[test]
-fn a_shared_stream_has_no_tail_to_go_by() {
+fn the_last_message_of_a_shared_stream_stands_for_itself_alone() {
     let mut start = stream(tail_at(position(100, 1), "b"));
     start.writers = Writers::Shared;
     let mut bench = Bench::start(settings(), Some(session_start()), Some(start));
-    bench.transaction(100, &[("a", "1"), ("b", "2")]);
-    assert_eq!(bench.take_sent_ids(), ["a", "b"]);
+    bench.transaction(100, &[("a", "1"), ("b", "2"), ("c", "3")]);
+    assert_eq!(bench.take_sent_ids(), ["a", "c"]);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use outbox::Position;
+use outbox::{Fork, Position, Source};
 use pgoutput::{Frame, Lsn};
 
 use crate::rng::Rng;
+use crate::stream::Stored;
 use crate::wire;
 
 /// What is special about a row.
@@ -46,6 +47,9 @@ pub(crate) struct Database {
     pub(crate) confirmed: Lsn,
     durable: Lsn,
     rows: u64,
+    timeline: u32,
+    newest_timeline: u32,
+    pub(crate) forks: Vec<Fork>,
 }
 
 /// One walsender.
@@ -72,7 +76,65 @@ impl Database {
             confirmed: Lsn::new(1_000),
             durable: Lsn::new(1_000),
             rows: 0,
+            timeline: 1,
+            newest_timeline: 1,
+            forks: Vec::new(),
         }
+    }
+
+    pub(crate) fn source(&self) -> Source {
+        Source {
+            system_identifier: 7,
+            timeline: self.timeline,
+            database: "shop".to_owned(),
+            slot: "postrider".to_owned(),
+        }
+    }
+
+    /// Whether a message that was stored for a position of a timeline is of this history.
+    fn holds(&self, timeline: u32, position: Position) -> bool {
+        let left = self.forks.iter().find(|fork| fork.timeline == timeline);
+        timeline == self.timeline || left.is_some_and(|fork| position.commit_lsn < fork.switch_lsn)
+    }
+
+    /// Whether a message is the one of a row, under the row's id or `ID@TIMELINE`.
+    pub(crate) fn is_of(&self, row: &Row, stored: &Stored) -> bool {
+        let timeline = stored.source.as_ref().map_or(0, |source| source.timeline);
+        stored.position == Some(row.position)
+            && self.holds(timeline, row.position)
+            && (stored.id == row.id || stored.id == format!("{}@{timeline}", row.id))
+    }
+
+    /// A standby that was behind is promoted. What it did not have is gone, and dead letters that
+    /// had not reached it are, where `forgets_letters`. Returns the rows that are gone.
+    pub(crate) fn promote(
+        &mut self,
+        rng: &mut Rng,
+        forgets_letters: bool,
+    ) -> Vec<(Position, String)> {
+        let gone = self.restore(rng);
+        // It may have been so far behind that it never saw the last promotions.
+        let end = Lsn::new(self.wal_end);
+        let ahead = self.forks.iter().position(|fork| fork.switch_lsn > end);
+        let ahead = self.forks.split_off(ahead.unwrap_or(self.forks.len()));
+        self.forks.push(Fork {
+            timeline: ahead.first().map_or(self.timeline, |fork| fork.timeline),
+            switch_lsn: end,
+        });
+        self.newest_timeline += 1;
+        self.timeline = self.newest_timeline;
+        // The standby's copy of the slot was behind too.
+        let from = self.durable.min(self.confirmed);
+        self.confirmed = from;
+        let unconfirmed = self.transactions.iter_mut();
+        let unconfirmed = unconfirmed.filter(|transaction| transaction.commit_lsn >= from);
+        for row in unconfirmed.flat_map(|transaction| &mut transaction.rows) {
+            if forgets_letters && row.parked && rng.chance(500) {
+                row.parked = false;
+                row.settled_once = false;
+            }
+        }
+        gone
     }
 
     /// Commits one transaction of the application.
@@ -212,6 +274,15 @@ impl Database {
         self.transactions
             .iter()
             .flat_map(|transaction| &transaction.rows)
+    }
+
+    pub(crate) fn row(&self, position: Position) -> Option<&Row> {
+        let index = self
+            .transactions
+            .binary_search_by(|transaction| transaction.commit_lsn.cmp(&position.commit_lsn))
+            .ok()?;
+        let mut rows = self.transactions[index].rows.iter();
+        rows.find(|row| row.position == position)
     }
 
     pub(crate) fn row_mut(&mut self, position: Position) -> Option<&mut Row> {

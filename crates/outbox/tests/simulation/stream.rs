@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use outbox::{
-    EpochStart, Outgoing, Position, PubAck, ReadBack, Refusal, Source, StoredRow, Tail, Writers,
-    header,
+    EpochStart, LookBack, LookBackRange, Outgoing, Position, PubAck, Reach, ReadBack, ReadNext,
+    Refusal, SeenMessage, Source, StoredRow, Tail, Writers, header,
 };
 
 #[derive(Debug, Clone)]
@@ -12,6 +12,8 @@ pub(crate) struct Stored {
     pub(crate) id: String,
     pub(crate) position: Option<Position>,
     pub(crate) source: Option<Source>,
+    settled: Option<Position>,
+    chained: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,8 @@ impl Stream {
                 .get(header::SOURCE)
                 .and_then(|text| text.parse().ok()),
             id: id.clone(),
+            settled: row.settled,
+            chained: row.expected_last_sequence.is_some(),
         }));
         let sequence = self.last_sequence();
         self.ids.insert(id, (sequence, now));
@@ -122,6 +126,8 @@ impl Stream {
             id: String::new(),
             position: None,
             source: None,
+            settled: None,
+            chained: false,
         }));
     }
 
@@ -163,6 +169,49 @@ impl Stream {
         }
     }
 
+    /// The newest messages, as the reader of a real stream gives them.
+    pub(crate) fn look_back(&self, range: &LookBackRange) -> LookBack {
+        let mut messages = Vec::new();
+        let mut ours = 0;
+        let mut reach = if range.from > 1 {
+            Reach::Wanted
+        } else {
+            Reach::Beginning
+        };
+        for sequence in (range.from..=range.to.min(self.last_sequence())).rev() {
+            if ours >= range.rows {
+                reach = Reach::Wanted;
+                break;
+            }
+            let Some(stored) = self.at(sequence) else {
+                continue;
+            };
+            let row = row_of(sequence, stored);
+            let is_ours = row
+                .as_ref()
+                .is_some_and(|row| row.source.same_log(&range.source));
+            ours += usize::from(is_ours);
+            if is_ours || range.writers == Writers::Exclusive {
+                messages.push(SeenMessage { sequence, row });
+            }
+        }
+        messages.reverse();
+        LookBack { messages, reach }
+    }
+
+    /// The first message at or behind a sequence.
+    pub(crate) fn read_next(&self, sequence: u64) -> ReadNext {
+        let found = (sequence..=self.last_sequence())
+            .find_map(|sequence| Some((sequence, self.at(sequence)?)));
+        match found {
+            Some((sequence, stored)) => ReadNext::Message(SeenMessage {
+                sequence,
+                row: row_of(sequence, stored),
+            }),
+            None => ReadNext::End,
+        }
+    }
+
     pub(crate) fn read_back(&self, sequence: u64) -> ReadBack {
         match self.at(sequence) {
             Some(stored) => row_of(sequence, stored).map_or(ReadBack::Foreign, ReadBack::Row),
@@ -177,6 +226,8 @@ fn row_of(sequence: u64, stored: &Stored) -> Option<StoredRow> {
         source: stored.source.clone()?,
         position: stored.position?,
         dedup_id: stored.id.clone(),
+        settled: stored.settled,
+        chained: stored.chained,
         origin: None,
         position_id: None,
     })

@@ -11,7 +11,8 @@ use std::collections::{BinaryHeap, HashSet};
 use std::time::{Duration, Instant};
 
 use outbox::{
-    Action, OutboxSpec, Position, PubAck, Refusal, Relay, RelaySettings, Source, Token, Writers,
+    Action, EpochStart, LookBack, LookBackRange, OutboxSpec, Position, PubAck, Refusal, Relay,
+    RelaySettings, Token, Writers,
 };
 use pgoutput::Lsn;
 
@@ -32,6 +33,9 @@ const TROUBLE_MICROS: u64 = 30_000_000;
 /// Time within which everything must be confirmed once the faults have stopped, in microseconds.
 /// It covers the longest duplicate window of a history and the longest backoff.
 const PATIENCE_MICROS: u64 = 400_000_000;
+
+/// Most rows that any process of a history has in flight.
+const MOST_IN_FLIGHT_ROWS: u64 = 40;
 
 /// Events after which a history is taken to run in circles.
 const MAX_EVENTS: u64 = 300_000;
@@ -81,6 +85,28 @@ enum Event {
         epoch: u64,
         token: Token,
         sequence: u64,
+    },
+    /// The newest messages are read; the answer takes a while.
+    LookBack {
+        process: u64,
+        epoch: u64,
+        range: Box<LookBackRange>,
+    },
+    LookedBack {
+        process: u64,
+        epoch: u64,
+        answer: Result<LookBack, String>,
+    },
+    ReadNext {
+        process: u64,
+        epoch: u64,
+        sequence: u64,
+    },
+    /// What the stream said at the beginning of an epoch arrives.
+    EpochOpened {
+        process: u64,
+        epoch: u64,
+        start: Box<EpochStart>,
     },
     Parked {
         process: u64,
@@ -170,20 +196,8 @@ impl World {
         } else {
             Writers::Shared
         };
-        // An exclusive stream needs no window to outlast an outage, only one to outlast the late
-        // publishes of a connection that was given up.
-        let (short_window, replicated) = (rng.chance(500), rng.chance(500));
-        let window = if writers == Writers::Exclusive
-            && !faults.spoil_tail
-            && !faults.replace
-            && short_window
-        {
-            10_000_000
-        } else if faults.spoil_tail {
-            60_000_000
-        } else {
-            u64::MAX
-        };
+        let replicated = rng.chance(500);
+        let window = faults.window(&mut rng, writers);
         let (keys, trouble_until) = (rng.between(1, 6), rng.between(1_000_000, TROUBLE_MICROS));
         let base = Instant::now();
         rng.enter(Occasion::named("first process", [0; 3]));
@@ -354,6 +368,33 @@ impl World {
             Event::EpochDies { process, epoch } if process == self.process => {
                 self.epoch_dies(epoch);
             }
+            Event::EpochOpened {
+                process,
+                epoch,
+                start,
+            } if process == self.process => self.epoch_opened(epoch, *start),
+            Event::LookBack {
+                process,
+                epoch,
+                range,
+            } if process == self.process => self.look_back(process, epoch, &range),
+            Event::LookedBack {
+                process,
+                epoch,
+                answer,
+            } if process == self.process => {
+                let now = self.instant();
+                self.relay.handle_looked_back(now, epoch, answer);
+            }
+            Event::ReadNext {
+                process,
+                epoch,
+                sequence,
+            } if process == self.process => {
+                let now = self.instant();
+                let found = self.stream.read_next(sequence);
+                self.relay.handle_read_next(now, epoch, found);
+            }
             Event::PublishArrives(publish) => self.publish_arrives(*publish),
             Event::Answer {
                 process,
@@ -454,6 +495,22 @@ impl World {
                 };
                 self.schedule_in(100, 3_000, event);
             }
+            Action::LookBack { epoch, range } => {
+                let event = Event::LookBack {
+                    process,
+                    epoch,
+                    range,
+                };
+                self.schedule_in(100, 20_000, event);
+            }
+            Action::ReadNext { epoch, sequence } => {
+                let event = Event::ReadNext {
+                    process,
+                    epoch,
+                    sequence,
+                };
+                self.schedule_in(100, 3_000, event);
+            }
             Action::Park(letter) => {
                 if !self.parking.insert((process, letter.token)) {
                     let detail = format!("the row at {} is parked twice", letter.position);
@@ -508,7 +565,7 @@ impl World {
 impl Limits {
     fn draw(rng: &mut Rng) -> Self {
         let (rows, narrow, bytes) = (
-            rng.between(1, 40),
+            rng.between(1, MOST_IN_FLIGHT_ROWS),
             rng.chance(200),
             rng.between(500, 20_000),
         );
@@ -523,18 +580,10 @@ fn new_relay(rng: &mut Rng, limits: Limits, now: Instant) -> Relay {
     let mut settings = RelaySettings::new(vec![OutboxSpec::new("public", "outbox")]);
     settings.jitter_seed = rng.number();
     settings.max_in_flight_rows = limits.rows;
+    settings.look_back_rows = 2 * MOST_IN_FLIGHT_ROWS as usize;
     settings.max_in_flight_bytes = limits.bytes;
     if rng.chance(100) {
         settings.confirm_delay = Duration::from_millis(rng.between(1, 5_000));
     }
     Relay::new(settings, now)
-}
-
-fn source() -> Source {
-    Source {
-        system_identifier: 7,
-        timeline: 1,
-        database: "shop".to_owned(),
-        slot: "postrider".to_owned(),
-    }
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use outbox::{
-    Action, BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, Notice, OutboxSpec, Outgoing,
-    Position, PubAck, ReadBack, Refusal, Relay, RelaySettings, SessionStart, Source, SourceFault,
-    SourceFaultKind, StatusUpdate, StopKind, StoredRow, Tail, Token, Writers, header,
+    Action, BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, LookBack, LookBackRange, Notice,
+    OutboxSpec, Outgoing, Position, PubAck, Reach, ReadBack, ReadNext, Refusal, Relay,
+    RelaySettings, SeenMessage, SessionStart, Source, SourceFault, SourceFaultKind, StatusUpdate,
+    StopKind, StoredRow, Tail, Token, Writers, header,
 };
 use pgoutput::{Frame, Lsn};
 
@@ -42,6 +43,10 @@ pub(crate) struct Bench {
     /// PostgreSQL answers when it is asked for a sign of life.
     pub(crate) server_answers: bool,
     next_sequence: u64,
+    /// What the stream holds, for who looks back.
+    pub(crate) messages: Vec<SeenMessage>,
+    /// The newest messages may not be read.
+    pub(crate) look_back_denied: bool,
 }
 
 pub(crate) fn settings() -> RelaySettings {
@@ -90,6 +95,8 @@ pub(crate) fn stored(sequence: u64, at: Position, dedup_id: &str) -> StoredRow {
         source: source(),
         position: at,
         dedup_id: dedup_id.to_owned(),
+        settled: None,
+        chained: true,
         origin: None,
         position_id: None,
     }
@@ -146,6 +153,8 @@ impl Bench {
             statuses: Vec::new(),
             notices: Vec::new(),
             server_answers: true,
+            messages: Vec::new(),
+            look_back_denied: false,
         };
         bench.pump();
         bench
@@ -217,11 +226,53 @@ impl Bench {
                 self.relay.handle_epoch_started(now, *epoch, start.clone());
             }
             (Action::OpenEpoch { epoch }, ..) => self.epoch = *epoch,
+            (Action::LookBack { epoch, range }, ..) => {
+                let answer = if self.look_back_denied {
+                    Err("denied".to_owned())
+                } else {
+                    Ok(self.look_back(range))
+                };
+                self.relay.handle_looked_back(now, *epoch, answer);
+            }
+            (Action::ReadNext { epoch, sequence }, ..) => {
+                self.hold_tail();
+                let mut messages = self.messages.iter();
+                let found = messages.find(|message| message.sequence >= *sequence);
+                let found = found.cloned().map_or(ReadNext::End, ReadNext::Message);
+                self.relay.handle_read_next(now, *epoch, found);
+            }
             // What was on its way there is of no account any more.
             (Action::CloseEpoch { .. }, ..) => self.sent.clear(),
             _ => {}
         }
         self.actions.push(action);
+    }
+
+    /// What the stream's last message is, the stream holds.
+    fn hold_tail(&mut self) {
+        let Some(start) = &self.stream else { return };
+        let (sequence, row) = match &start.tail {
+            Tail::Empty | Tail::Gone => return,
+            Tail::Foreign => (start.last_sequence, None),
+            Tail::Row(row) => (row.sequence, Some(row.clone())),
+        };
+        self.messages.retain(|message| message.sequence < sequence);
+        self.messages.push(SeenMessage { sequence, row });
+    }
+
+    fn look_back(&mut self, range: &LookBackRange) -> LookBack {
+        self.hold_tail();
+        let within = |message: &&SeenMessage| (range.from..=range.to).contains(&message.sequence);
+        let mut messages: Vec<_> = self.messages.iter().filter(within).cloned().collect();
+        let reach = if messages.first().is_none_or(|first| first.sequence == 1) {
+            Reach::Beginning
+        } else {
+            Reach::Wanted
+        };
+        let surplus = messages.len().saturating_sub(range.rows);
+        messages.drain(..surplus);
+        let reach = if surplus > 0 { Reach::Wanted } else { reach };
+        LookBack { messages, reach }
     }
 
     /// Lets time pass, stopping wherever the machine wants to be called.
@@ -309,7 +360,15 @@ impl Bench {
     pub(crate) fn store(&mut self, row: &Outgoing) {
         self.next_sequence += 1;
         let at = row.headers.get(header::POSITION).unwrap_or_default();
-        let tail = stored(self.next_sequence, at.parse().unwrap(), &id_of(row));
+        let tail = StoredRow {
+            settled: row.settled,
+            chained: row.expected_last_sequence.is_some(),
+            ..stored(self.next_sequence, at.parse().unwrap(), &id_of(row))
+        };
+        self.messages.push(SeenMessage {
+            sequence: self.next_sequence,
+            row: Some(tail.clone()),
+        });
         if let Some(stream) = &mut self.stream {
             stream.last_sequence = self.next_sequence;
             stream.tail = Tail::Row(tail);

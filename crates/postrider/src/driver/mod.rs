@@ -231,6 +231,14 @@ impl Driver {
                     self.tasks.find_taker(reader, epoch, token, &subject);
                 }
             }
+            Action::LookBack { epoch, range } => self.tasks.look_back(epoch, range),
+            Action::ReadNext { epoch, sequence } => {
+                if let Some((number, open)) = &self.epoch
+                    && *number == epoch
+                {
+                    self.tasks.read_next(open.reader(), epoch, sequence);
+                }
+            }
             Action::Park(letter) => self.tasks.park(letter),
             Action::NoteHalted(letter) => self.halted = Some(letter),
             Action::Stop { kind, detail } => self.stopped = Some(Stopped { kind, detail }),
@@ -267,6 +275,12 @@ impl Driver {
             }
             Some(Report::Taker(epoch, token, taker)) => {
                 self.relay.handle_taker(now, epoch, token, taker);
+            }
+            Some(Report::LookedBack(epoch, answer)) => {
+                self.relay.handle_looked_back(now, epoch, answer);
+            }
+            Some(Report::ReadNext(epoch, found)) => {
+                self.relay.handle_read_next(now, epoch, found);
             }
             Some(Report::Parked(token, Ok(()))) => self.relay.handle_parked(now, token),
             Some(Report::Parked(token, Err(failure))) => {

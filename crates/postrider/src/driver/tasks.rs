@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use jetstream::{Epoch, EpochReader};
+use jetstream::{Epoch, EpochReader, NatsOptions};
 use outbox::{
-    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, Headers, ReadBack, Source, SourceFault,
-    Taker, Token, Writers, header,
+    BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, Headers, LookBack, LookBackRange,
+    ReadBack, ReadNext, Source, SourceFault, Taker, Token, Writers, header,
 };
 use pgoutput::Lsn;
 use postgres::{Control, Fault, PgError};
@@ -59,6 +59,8 @@ pub(super) enum Report {
     EpochOpened(u64, Result<Box<(EpochStart, Epoch)>, BrokerFault>),
     ReadBack(u64, Token, ReadBack),
     Taker(u64, Token, Taker),
+    LookedBack(u64, Result<LookBack, String>),
+    ReadNext(u64, ReadNext),
     Parked(Token, Result<(), ParkFailure>),
     SourceFault(SourceFault),
     /// A command waits for a gap between our rows.
@@ -232,6 +234,20 @@ impl Tasks {
             };
             Report::Taker(epoch, token, taker)
         });
+    }
+
+    /// Reads the stream's newest messages over a connection of its own: a refusal there must not
+    /// end the epoch.
+    pub(super) fn look_back(&mut self, epoch: u64, range: Box<LookBackRange>) {
+        let settings = Arc::clone(&self.settings);
+        self.spawn(async move {
+            let answer = look_back(&settings, &range).await;
+            Report::LookedBack(epoch, answer.map_err(|fault| fault.to_string()))
+        });
+    }
+
+    pub(super) fn read_next(&mut self, reader: EpochReader, epoch: u64, sequence: u64) {
+        self.spawn(async move { Report::ReadNext(epoch, reader.read_next(sequence).await) });
     }
 
     pub(super) fn park(&mut self, letter: Box<DeadLetter>) {
@@ -415,18 +431,26 @@ async fn give_way(
     Ok(())
 }
 
+fn nats_options(settings: &Settings) -> Result<NatsOptions, BrokerFault> {
+    let options = settings.nats.options(&settings.postgres.slot);
+    options.map_err(|error| BrokerFault {
+        kind: BrokerFaultKind::Authentication,
+        detail: error.to_string(),
+    })
+}
+
+async fn look_back(settings: &Settings, range: &LookBackRange) -> Result<LookBack, BrokerFault> {
+    let options = nats_options(settings)?;
+    let target = epoch::target(settings, epoch::owner(&range.source));
+    jetstream::look_back(&options, &target, range).await
+}
+
 async fn open_epoch(
     settings: &Settings,
     owner: String,
     number: u64,
 ) -> Result<(EpochStart, Epoch), BrokerFault> {
-    let options = settings
-        .nats
-        .options(&settings.postgres.slot)
-        .map_err(|error| BrokerFault {
-            kind: BrokerFaultKind::Authentication,
-            detail: error.to_string(),
-        })?;
+    let options = nats_options(settings)?;
     Epoch::open(&options, &epoch::target(settings, owner), number).await
 }
 

@@ -8,6 +8,7 @@ const INPUT: &str = "crates/outbox/src/relay/input.rs";
 const ORDER: &str = "crates/outbox/src/relay/order.rs";
 const OUTPUT: &str = "crates/outbox/src/relay/output.rs";
 const RESUME: &str = "crates/outbox/src/relay/resume.rs";
+const SURVEY: &str = "crates/outbox/src/relay/survey.rs";
 const ROW: &str = "crates/outbox/src/render/row.rs";
 const SOURCE: &str = "crates/outbox/src/relay/source.rs";
 const STANDING: &str = "crates/outbox/src/source.rs";
@@ -311,8 +312,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "resume point: a skip is proved",
         file: RESUME,
         edits: &[(
-            "if !same_id(dedup_id, &row.dedup_id) {",
-            "if !same_id(dedup_id, dedup_id) {",
+            "if !stored.has_resume_id(&row.dedup_id) {",
+            "if stored.resume_id().is_none() {",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -321,8 +322,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "resume point: void when passed",
         file: RESUME,
         edits: &[(
-            "&& reached > position.commit_lsn",
-            "&& reached > position.commit_lsn
+            "&& reached > row.position.commit_lsn",
+            "&& reached > row.position.commit_lsn
             && false",
         )],
         caught_by: CaughtBy::Simulator,
@@ -341,7 +342,50 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         name: "a void tail is believed again",
         law: "resume point: void when passed",
         file: RESUME,
-        edits: &[("self.void_tail = Some(sequence);", "let _ = sequence;")],
+        edits: &[(
+            "self.void_up_to = self.void_up_to.max(sequence);",
+            "let _ = sequence;",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "a second writer's message is not looked for",
+        law: "resume point: an exclusive stream holds a prefix only if nobody else wrote",
+        file: SURVEY,
+        edits: &[(
+            "let before_stranger = hiding.is_none_or(|first| row.sequence < first);",
+            "let before_stranger = hiding.is_none_or(|_| true);",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "everything up to the newest message of a shared stream is skipped",
+        law: "resume point: a shared stream has holes",
+        file: SURVEY,
+        edits: &[(
+            ".filter(|row| Some(row.position) <= settled)",
+            ".filter(|row| Some(row.position) >= settled)",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "single rows behind the resume position are not remembered",
+        law: "resume point: nothing stored is stored twice",
+        file: SURVEY,
+        edits: &[(
+            ".filter(|row| Some(row.position) > covered)",
+            ".filter(|row| Some(row.position) > covered && false)",
+        )],
+        caught_by: CaughtBy::Simulator,
+    },
+    Mutation {
+        name: "the rows of a session are not looked for in its next epoch",
+        law: "resume point: nothing stored is stored twice",
+        file: RESUME,
+        edits: &[(
+            "Writers::Shared => self.look_for_sent(now),",
+            "Writers::Shared => {}",
+        )],
         caught_by: CaughtBy::Simulator,
     },
     Mutation {
@@ -437,8 +481,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "dedup: the same row, not only the same id",
         file: BROKER,
         edits: &[(
-            "let same_place = stored.position == row.position || stored.origin.is_some();",
-            "let same_place = true;",
+            "let here = stored.position == row.position || stored.origin.is_some();",
+            "let here = true;",
         )],
         caught_by: CaughtBy::Simulator,
     },
@@ -447,9 +491,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "dedup: a duplicate is read back",
         file: BROKER,
         edits: &[(
-            "(ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),",
-            "(ReadBack::Row(stored), Some(start)) => is_this_row(stored, &start.source),
-            (ReadBack::Gone, _) => true,",
+            "_ => (false, false),",
+            "_ => (found == ReadBack::Gone, false),",
         )],
         caught_by: CaughtBy::Simulator,
     },

@@ -28,6 +28,9 @@ pub(crate) struct Summary {
     pub(crate) spoiled_tails: u64,
     pub(crate) replaced_servers: u64,
     pub(crate) restored_servers: u64,
+    pub(crate) promotions: u64,
+    pub(crate) look_backs: u64,
+    pub(crate) renamed: u64,
     pub(crate) zombie_publishes: u64,
     pub(crate) lost_publishes: u64,
     pub(crate) overloads: u64,
@@ -60,6 +63,9 @@ impl Summary {
             &mut self.spoiled_tails,
             &mut self.replaced_servers,
             &mut self.restored_servers,
+            &mut self.promotions,
+            &mut self.look_backs,
+            &mut self.renamed,
             &mut self.zombie_publishes,
             &mut self.lost_publishes,
             &mut self.overloads,
@@ -152,11 +158,8 @@ impl World {
                 return Err(Law::ConfirmedInOrder.broken(detail));
             }
             for row in &transaction.rows {
-                let stored = self
-                    .stream
-                    .messages()
-                    .any(|stored| stored.position == Some(row.position) && stored.id == row.id);
-                if !stored && !row.settled_once {
+                let is_its = |stored| self.database.is_of(row, stored);
+                if !row.settled_once && !self.stream.messages().any(is_its) {
                     return Err(Law::NothingConfirmedEarly.broken(format!(
                         "{confirmed} was confirmed, but row {} at {} is not stored",
                         row.id, row.position
@@ -214,9 +217,11 @@ impl World {
             let Some(position) = stored.position else {
                 continue;
             };
-            let Some((index, row)) = place.get(&position).filter(|(_, row)| row.id == stored.id)
+            let found = place.get(&position);
+            let Some((index, row)) = found.filter(|(_, row)| self.database.is_of(row, stored))
             else {
-                if self.orphans.contains(&(position, stored.id.clone())) {
+                let id = stored.id.split('@').next().unwrap_or_default();
+                if self.orphans.contains(&(position, id.to_owned())) {
                     continue;
                 }
                 return Err(Law::NothingInvented.broken(format!(
@@ -257,12 +262,18 @@ impl World {
         if stored_twice > 0 && !self.faults.spoil_tail {
             return Err(Law::NothingTwice.broken(format!("{stored_twice} rows are stored twice")));
         }
+        let renamed = self
+            .stream
+            .messages()
+            .filter(|stored| stored.id.contains('@'));
+        let renamed = renamed.count() as u64;
         let counters = self.relay.snapshot().counters;
         Ok(Summary {
             rows: place.len() as u64,
             steps: self.steps,
             parked: self.database.rows().filter(|row| row.parked).count() as u64,
             stored_twice,
+            renamed,
             skipped: counters.skipped,
             duplicates: counters.duplicates,
             ..self.summary

@@ -26,6 +26,14 @@ pub(super) struct Faults {
     pub(super) forget: bool,
     /// The server is replaced by a clone of it.
     pub(super) replace: bool,
+    /// A standby that was behind is promoted.
+    pub(super) promote: bool,
+    /// The newest messages may not be read.
+    pub(super) no_look_back: bool,
+    /// What a connection that was given up had sent may arrive late.
+    pub(super) late_arrivals: bool,
+    /// The tail is spoilt by somebody else who writes, not by a deletion.
+    spoil_by_writing: bool,
     /// The stream's last message is deleted, or somebody else writes one.
     pub(super) spoil_tail: bool,
 }
@@ -42,7 +50,8 @@ impl Faults {
         let (swapped_ack_permille, overload_permille) = (rate(300), rate(50));
         let stranger_permille = rate(20);
         let (forget, spoil_tail) = (rng.chance(150), rng.chance(100));
-        let replace = rng.chance(200);
+        let (other_history, promote) = (rng.chance(300), rng.chance(500));
+        let other_history = !forget && !spoil_tail && other_history;
         Self {
             most: rng.below(12),
             poison_permille,
@@ -59,7 +68,34 @@ impl Faults {
             stream_full: rng.chance(200),
             forget,
             spoil_tail,
-            replace: !forget && !spoil_tail && replace,
+            replace: other_history && !promote,
+            promote: other_history && promote,
+            no_look_back: rng.chance(100),
+            late_arrivals: rng.chance(800),
+            spoil_by_writing: rng.chance(500),
+        }
+    }
+}
+
+impl Faults {
+    /// The length of the duplicate window. What the stream tells makes it needless, but for the late
+    /// publishes of a connection that was given up: a history without a window has none of those.
+    pub(super) fn window(&self, rng: &mut Rng, writers: Writers) -> u64 {
+        // A clone's stream tells nothing, and a stream that must not be looked at little.
+        let blind = self.no_look_back && (writers == Writers::Shared || self.promote);
+        if self.spoil_tail {
+            return 60_000_000;
+        }
+        if self.replace || blind {
+            return u64::MAX;
+        }
+        if !self.late_arrivals {
+            return 0;
+        }
+        if rng.chance(500) {
+            10_000_000
+        } else {
+            u64::MAX
         }
     }
 }
@@ -67,7 +103,7 @@ impl Faults {
 impl World {
     /// One fault of a sort that this history has.
     pub(super) fn fault(&mut self) {
-        match self.rng.below(8) {
+        match self.rng.below(9) {
             0 if self.faults.session_cut => {
                 self.note(|| "fault: session cut".to_owned());
                 self.summary.session_cuts += 1;
@@ -93,6 +129,7 @@ impl World {
             5 if self.faults.forget => self.broker_forgets(),
             6 if self.faults.spoil_tail => self.spoil_tail(),
             7 if self.faults.replace => self.replace_server(),
+            8 if self.faults.promote => self.promote_standby(),
             _ => {}
         }
     }
@@ -127,6 +164,25 @@ impl World {
             self.database.replace(&mut self.rng)
         };
         self.orphans.extend(gone);
+        self.meet_other_server();
+    }
+
+    /// A standby takes over that did not have everything.
+    fn promote_standby(&mut self) {
+        self.note(|| "fault: a standby is promoted".to_owned());
+        self.summary.promotions += 1;
+        self.forget_events(|event| matches!(event, Event::Parked { .. }));
+        // Which of the rows before the fork had been parked can be told by the messages of an
+        // exclusive stream alone.
+        let exclusive = self.stream.writers == Writers::Exclusive;
+        let forgets_letters = exclusive && !self.faults.no_look_back;
+        let gone = self.database.promote(&mut self.rng, forgets_letters);
+        self.orphans.extend(gone);
+        self.meet_other_server();
+    }
+
+    /// What was confirmed to the old server is of no account to the new one.
+    fn meet_other_server(&mut self) {
         self.highest_status = self.highest_status.min(self.database.confirmed);
         self.checked = self.checked.min(self.database.first_unconfirmed());
         self.cut_session();
@@ -151,18 +207,18 @@ impl World {
     }
 
     /// A foreign message in an exclusive stream breaks the rule that the stream is named for. The
-    /// machine notices it and loses nothing as long as it remembers what it sent; together with the
-    /// loss of that memory, the rows around the foreign message are beyond proof.
+    /// machine loses nothing as long as it remembers what it sent or may look at the newest
+    /// messages. Without both, or when the broker then loses the foreign message, the rows around
+    /// it are beyond proof.
     fn may_write_foreign(&self) -> bool {
-        let forgetful = self.faults.session_cut
-            || self.faults.postgres_crash
-            || self.faults.streamer_kill
-            || self.faults.forget;
-        self.stream.writers == Writers::Shared || !forgetful
+        let forgetful =
+            self.faults.session_cut || self.faults.postgres_crash || self.faults.streamer_kill;
+        let blind = self.faults.forget || (forgetful && self.faults.no_look_back);
+        self.stream.writers == Writers::Shared || !blind
     }
 
     fn spoil_tail(&mut self) {
-        if self.rng.chance(500) {
+        if !self.faults.spoil_by_writing {
             self.note(|| "fault: the last message is deleted".to_owned());
             if let Some(stored) = self.stream.delete_last() {
                 self.mark_stored(&stored);

@@ -1,11 +1,11 @@
 //! The connections: what travels on them, and what becomes of it when they break.
 
 use outbox::{
-    EpochEnd, Outgoing, PubAck, Refusal, SessionStart, SourceFault, SourceFaultKind, StatusUpdate,
-    Token,
+    EpochEnd, EpochStart, LookBackRange, Outgoing, PubAck, Refusal, SessionStart, SourceFault,
+    SourceFaultKind, StatusUpdate, Token,
 };
 
-use super::{Event, World, source};
+use super::{Event, World};
 use crate::law::Violation;
 use crate::stream::Stored;
 use crate::tape::Occasion;
@@ -64,8 +64,8 @@ impl World {
         let confirmed_flush = self.database.confirmed;
         self.note(|| format!("session {session} from {confirmed_flush}"));
         let start = SessionStart {
-            source: source(),
-            forks: Vec::new(),
+            source: self.database.source(),
+            forks: self.database.forks.clone(),
             log_end: self.database.log_end(),
             confirmed_flush,
         };
@@ -148,8 +148,39 @@ impl World {
         });
         self.tell_forgotten();
         let start = self.stream.epoch_start();
+        if self.trouble() && self.rng.chance(200) {
+            // It is on its way while other things happen.
+            let event = Event::EpochOpened {
+                process: self.process,
+                epoch,
+                start: Box::new(start),
+            };
+            self.schedule_in(10, 5_000, event);
+        } else {
+            self.epoch_opened(epoch, start);
+        }
+    }
+
+    pub(super) fn epoch_opened(&mut self, epoch: u64, start: EpochStart) {
         self.note(|| format!("epoch {epoch}: {start:?}"));
+        let now = self.instant();
         self.relay.handle_epoch_started(now, epoch, start);
+    }
+
+    pub(super) fn look_back(&mut self, process: u64, epoch: u64, range: &LookBackRange) {
+        let answer = if self.faults.no_look_back {
+            Err("fake".to_owned())
+        } else {
+            self.summary.look_backs += 1;
+            Ok(self.stream.look_back(range))
+        };
+        self.note(|| format!("look back: {answer:?}"));
+        let event = Event::LookedBack {
+            process,
+            epoch,
+            answer,
+        };
+        self.schedule_in(10, 5_000, event);
     }
 
     pub(super) fn publish(&mut self, row: Outgoing) {
@@ -183,7 +214,7 @@ impl World {
         } else {
             0
         };
-        let late = if self.rng.chance(300) {
+        let late = if self.faults.late_arrivals && self.rng.chance(300) {
             self.rng.below(8_000_000)
         } else {
             0
@@ -338,10 +369,12 @@ impl World {
 
     /// The row was stored once, whatever becomes of the message.
     pub(super) fn mark_stored(&mut self, stored: &Stored) {
-        if let Some(position) = stored.position
-            && let Some(row) = self.database.row_mut(position)
-            && row.id == stored.id
-        {
+        let Some(position) = stored.position else {
+            return;
+        };
+        let found = self.database.row(position);
+        let is_its = found.is_some_and(|row| self.database.is_of(row, stored));
+        if let Some(row) = self.database.row_mut(position).filter(|_| is_its) {
             row.settled_once = true;
         }
     }
