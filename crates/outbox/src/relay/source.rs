@@ -144,6 +144,8 @@ impl Relay {
             Session::Up(_) => true,
         };
         self.forget_session(now);
+        // A slot that only its holder keeps from us: all that a start can refuse was in order.
+        self.session_proven |= fault.kind == SourceFaultKind::SlotHeld;
         match verdict::of_source(&fault, self.session_proven) {
             Verdict::Stop(kind) => self.stop(kind, fault.to_string()),
             verdict => {

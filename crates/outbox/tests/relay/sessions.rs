@@ -63,6 +63,17 @@ fn a_standby_asks_every_two_seconds_however_long() {
 }
 
 #[test]
+fn a_standby_outlasts_a_password_that_is_rotated_meanwhile() {
+    for kind in [Kind::Authentication, Kind::Permission, Kind::Unfit] {
+        let mut bench = waiting();
+        fail_opening(&mut bench, Kind::SlotHeld);
+        bench.advance(2_000);
+        fail_opening(&mut bench, kind);
+        assert_eq!(bench.stop(), None, "{kind:?}");
+    }
+}
+
+#[test]
 fn a_standby_that_takes_over_reads_the_streams_tail_again() {
     let mut bench = waiting();
     fail_opening(&mut bench, Kind::SlotHeld);
