@@ -44,6 +44,12 @@ pub enum PgError {
         /// Host and port.
         host: String,
     },
+    /// This server is a standby, on which no slot of ours can be made or read.
+    #[error("the server {host} is a standby: waiting for its promotion")]
+    Standby {
+        /// User, host and database.
+        host: String,
+    },
     /// A step took longer than it may.
     #[error("PostgreSQL did not finish in {} s: {what}", limit.as_secs())]
     Timeout {

@@ -48,7 +48,8 @@ pub enum Fault {
     Tls,
     /// Every reachable host is read-only: try again, a primary may be on its way.
     NotWritable,
-    /// A limit of the server or a person ended the command (25P03, 57014): try again.
+    /// A limit of ours or the server's, or a person, ended the command (25P03, 55P03, 57014): try
+    /// again.
     Cancelled,
     /// Anything else: stop and show the message.
     Other,
@@ -87,9 +88,9 @@ impl Fault {
                  PostgreSQL"
             }
             Self::PublicationMissing => {
-                "the publication does not exist at the slot's position in the WAL: run `postrider \
-                 teardown` and `postrider setup` for both anew; rows that committed before are in \
-                 the table alone"
+                "publication and slot belong together: run `postrider teardown` and `postrider \
+                 setup`, which make both anew; rows that are not in the stream by then are in the \
+                 table alone"
             }
             Self::AuthFailed => {
                 "check user and password, and that pg_hba.conf lets this user into this database \
@@ -118,6 +119,7 @@ pub(super) fn of(error: &PgError) -> Fault {
         PgError::Client(source) => client(source),
         PgError::NoHost { source, .. } => of(source),
         PgError::NotWritable { .. } => Fault::NotWritable,
+        PgError::Standby { .. } => Fault::SlotOnStandby,
         // A broken handshake is a broken connection; a bad certificate is not.
         PgError::Tls { source, .. } if source.is_io() => Fault::Unreachable,
         PgError::Tls { .. } => Fault::Tls,
@@ -140,7 +142,8 @@ fn client(error: &tokio_postgres::Error) -> Fault {
 
 fn server(error: &ServerError) -> Fault {
     let raised_by = |routine: &str| error.routine.as_deref() == Some(routine);
-    let says = |text: &str| error.message.contains(text);
+    let message = without_names(&error.message);
+    let says = |text: &str| message.contains(text);
     match error.code.as_str() {
         "57P03" => Fault::ServerStarting,
         "57P01" | "57P02" | "57P05" => Fault::ServerShuttingDown,
@@ -158,7 +161,7 @@ fn server(error: &ServerError) -> Fault {
         "3D000" => Fault::DatabaseMissing,
         "42501" => Fault::PermissionDenied,
         "53400" => Fault::TooManySlots,
-        "25P03" | "57014" => Fault::Cancelled,
+        "25P03" | "57014" | "55P03" => Fault::Cancelled,
         code if is_pooler(code, &error.message) => Fault::Pooler,
         code if code.starts_with("28") => Fault::AuthFailed,
         code if code.starts_with("08") => Fault::Unreachable,
@@ -181,12 +184,14 @@ fn is_pooler(code: &str, message: &str) -> bool {
 
 /// 55000, "object not in prerequisite state", of 14 to 18.
 fn prerequisite(error: &ServerError) -> Fault {
-    let says = |text: &str| error.message.contains(text);
+    let message = without_names(&error.message);
+    let says = |text: &str| message.contains(text);
     let raised_by = |routine: &str| error.routine.as_deref() == Some(routine);
     if error.severity == "WARNING" || says("publication") || raised_by("LoadPublications") {
         return Fault::PublicationMissing;
     }
-    if says("wal_level") {
+    // Newer servers quote the names of settings, too.
+    if error.message.contains("wal_level") && says("requires") {
         return Fault::WalLevel;
     }
     if says("standby") || says("synchronized from the primary") || says("synced from the primary") {
@@ -198,6 +203,12 @@ fn prerequisite(error: &ServerError) -> Fault {
         return Fault::SlotLost;
     }
     Fault::Other
+}
+
+/// The text without what stands in double quotes: a slot may be called `x_standby`, and a
+/// publication `wal_level`.
+fn without_names(message: &str) -> String {
+    message.split('"').step_by(2).collect()
 }
 
 /// `replication slot "s" is active for PID 4711`, in any language.

@@ -34,9 +34,9 @@ pub(super) fn pairs(url: &str, faults: &mut Vec<UrlError>) -> Pairs {
     } else if let Some(database) = path.strip_prefix('/').filter(|name| !name.is_empty()) {
         store("dbname", database, "database name", &mut pairs, faults);
     }
-    // Without credentials before the host, an `@` further on may mean that an unencoded `/` or `?`
-    // has cut a password in two: then no unknown text is repeated in a message.
-    let names_are_safe = authority.contains('@') || !tail.contains('@');
+    // An `@` behind the host may mean that an unencoded `/` or `?` has cut a password in two: then
+    // no unknown text is repeated in a message.
+    let names_are_safe = !tail.contains('@');
     options(query, names_are_safe, &mut pairs, faults);
     pairs
 }

@@ -126,6 +126,32 @@ fn texts_about_prerequisites_rights_and_poolers_are_told_apart() {
 }
 
 #[test]
+fn names_in_a_message_decide_nothing() {
+    assert_faults([
+        (
+            "55000",
+            "can no longer access replication slot \"x_standby\"",
+            Fault::SlotLost,
+        ),
+        (
+            "55000",
+            "can no longer access replication slot \"wal_level\"",
+            Fault::SlotLost,
+        ),
+        (
+            "42704",
+            "replication slot \"publication_1\" does not exist",
+            Fault::SlotMissing,
+        ),
+        (
+            "42704",
+            "publication \"replication slot\" does not exist",
+            Fault::PublicationMissing,
+        ),
+    ]);
+}
+
+#[test]
 fn an_error_response_is_read_field_by_field() {
     let payload = b"SFEHLER\0VERROR\0C42704\0Mweg\0Dd\0Hh\0RReplicationSlotAcquire\0\0";
     let error = ServerError::parse(payload);
