@@ -1,6 +1,8 @@
--- The role that `postrider run` connects as, with nothing more than it needs.
+-- The role that `postrider run` and `postrider status` connect as. What each grant is for stands
+-- beside it: streaming alone needs REPLICATION, and no right on any table.
 --
--- Run as a superuser or the owner of the tables, after outbox.sql and dead_letter.sql:
+-- Run as a superuser, after outbox.sql and dead_letter.sql; the owner of the tables may run the
+-- grants on them, but can neither make such a role nor grant pg_monitor:
 --   psql -d DATABASE -v role=postrider -v schema=public -v table=outbox -f roles.sql
 -- then give it a password:  \password postrider
 --
@@ -22,7 +24,8 @@
 CREATE ROLE :"role" LOGIN REPLICATION;
 -- end section
 
--- Counting and retrying read the table; streaming itself does not.
+-- Optional: reading the table, which `setup` does to count rows and `dead-letters retry` to send the
+-- row as it is now. Streaming itself does not need it.
 -- section: schema
 GRANT USAGE ON SCHEMA :"schema" TO :"role";
 -- end section
@@ -31,7 +34,8 @@ GRANT SELECT ON :"schema".:"table" TO :"role";
 -- end section
 
 -- section: dead_letters
--- Parking rows that JetStream cannot take. Without this, `on_poison = "park"` acts as "halt".
+-- Dead letters: INSERT parks rows that JetStream cannot take (without it, `on_poison = "park"` acts
+-- as "halt"), SELECT counts and lists them, UPDATE and DELETE are for retrying and discarding.
 GRANT USAGE ON SCHEMA postrider TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON postrider.dead_letter TO :"role";
 -- end section
