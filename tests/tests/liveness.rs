@@ -1,5 +1,9 @@
 //! The streamer keeps its session, gives it up in time, and takes it over.
 
+mod calls;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -7,6 +11,7 @@ use postrider_tests::{
     Line, PATIENCE, PostgresBuilder, Progress, Stage, StopMode, Versions, Writers,
     everyday_or_long, for_each_version, last_sequence, wait_until,
 };
+use tokio::net::TcpListener;
 use tokio_postgres::Client;
 
 /// How NATS is away.
@@ -230,4 +235,114 @@ async fn a_standby_takes_over_within_seconds_of_the_holders_death() -> Result<()
         Ok(())
     })
     .await
+}
+
+/// A host that takes connections and never says a word, and how often it was tried.
+async fn mute_host() -> Result<(u16, Arc<AtomicUsize>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tried);
+    tokio::spawn(async move {
+        let mut peers = Vec::new();
+        while let Ok((peer, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            peers.push(peer);
+        }
+    });
+    Ok((port, tried))
+}
+
+#[tokio::test]
+async fn hosts_that_are_dead_are_waited_for_once_and_not_again_at_each_session() -> Result<()> {
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let (dead, tried) = mute_host().await?;
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{dead},127.0.0.1:{dead},127.0.0.1:{}/shop\
+             ?connect_timeout=1",
+            stage.postgres.port()
+        );
+        let mut streamer = calls::Caller::at(&url, &stage.nats.url()).spawn(&["run"])?;
+        calls::wait_log(&mut streamer, &["streaming from slot postrider"]).await?;
+        // The look at the dead letters, and the session with its control connection.
+        let once = tried.load(Ordering::Relaxed);
+        ensure!(once <= 4, "each dead host was tried {} times", once / 2);
+        let client = stage.client("shop").await?;
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                   WHERE application_name LIKE 'postrider/%'";
+        client.query_one(end, &[]).await?;
+        client.batch_execute(&insert(10)).await?;
+        line.wait_confirmed(&stage).await?;
+        let again = tried.load(Ordering::Relaxed);
+        ensure!(
+            again == once,
+            "dead hosts were tried again: {once}, {again}"
+        );
+        streamer.terminate()?;
+        calls::wait_end(&mut streamer, 0, &[]).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_without_a_free_walsender_is_waited_for_from_the_start() -> Result<()> {
+    for_each_version(async |versions| {
+        let one = |builder: PostgresBuilder| builder.config("max_wal_senders", "1");
+        let stage = Stage::start_with(versions, one, |nats| nats).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let mut holder = line.start(&stage).await?;
+        line.wait_holds(&stage, &mut holder).await?;
+        // A second line beside it, whose slot is made without a session.
+        let client = stage.client("shop").await?;
+        let slot = "SELECT pg_create_logical_replication_slot('other', 'pgoutput')";
+        client.query_one(slot, &[]).await?;
+        let other = calls::Caller::new(&stage, "shop").flag("--postgres-slot", "other");
+        let mut waits = other.spawn(&["run"])?;
+        calls::wait_log(&mut waits, &["max_wal_senders", "next attempt in"]).await?;
+        holder.stop_within(PATIENCE).await?;
+        calls::wait_log(&mut waits, &["streaming from slot other"]).await?;
+        waits.terminate()?;
+        calls::wait_end(&mut waits, 0, &[]).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_control_connection_that_freezes_is_replaced_and_the_session_goes_on() -> Result<()> {
+    let stage = Stage::start(calls::newest()?).await?;
+    let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    let line = line.flag("--nats-max-message-bytes", "1KiB");
+    let mut streamer = line.start(&stage).await?;
+    let holder = line.wait_holds(&stage, &mut streamer).await?;
+    let client = stage.client("shop").await?;
+    let control = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%/control'";
+    let frozen: i32 = client.query_one(control, &[]).await?.try_get(0)?;
+    signal(frozen, "STOP").await?;
+    let large = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
+                 VALUES ('order', '1', 'placed', to_jsonb(repeat('x', 2000)))";
+    client.batch_execute(large).await?;
+    client.batch_execute(&insert(1)).await?;
+    let confirmed = line.wait_confirmed(&stage).await;
+    let parked = client.query_one("SELECT count(*) FROM postrider.dead_letter", &[]);
+    let parked: i64 = parked.await?.try_get(0)?;
+    let still = line.holder(&client).await?;
+    signal(frozen, "CONT").await?;
+    confirmed?;
+    ensure!(parked == 1, "{parked} dead letters");
+    ensure!(still == Some(holder), "walsender {holder} became {still:?}");
+    streamer.stop_within(PATIENCE).await
+}
+
+async fn signal(pid: i32, name: &str) -> Result<()> {
+    let command = format!("kill -{name} {pid}");
+    let status = tokio::process::Command::new("sh")
+        .args(["-c", &command])
+        .status()
+        .await?;
+    ensure!(status.success(), "{command}: {status}");
+    Ok(())
 }

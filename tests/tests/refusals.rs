@@ -118,7 +118,18 @@ async fn a_missing_slot_publication_or_table_ends_run_with_4() -> Result<()> {
             .postgres
             .sql("shop", "DROP PUBLICATION postrider")
             .await?;
-        run(&["publication", "postrider setup"]).await?;
+        run(&["publication", "postrider teardown"]).await?;
+        // One that is made beside the slot is younger than the slot, which fails with it for ever
+        // up to 17, and from 18 on leaves rows out.
+        let refused = line.finish(&["setup"]).await?;
+        ends_with(
+            &refused,
+            4,
+            &["younger than the slot", "postrider teardown"],
+        )?;
+        let count = "SELECT count(*) FROM pg_publication";
+        ensure!(stage.postgres.value("shop", count).await?.as_deref() == Some("0"));
+        line.ok(&["teardown"]).await?;
         line.ok(&["setup"]).await?;
         let drop_slot = "SELECT pg_drop_replication_slot('postrider')";
         stage.postgres.sql("shop", drop_slot).await?;

@@ -1,5 +1,7 @@
 //! How the streamer ends: what is stored is confirmed, and the next start sends nothing again.
 
+mod calls;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -215,4 +217,34 @@ async fn until_caught_up_ends_with_everything_stored_and_confirmed() -> Result<(
         Ok(())
     })
     .await
+}
+
+#[tokio::test]
+async fn a_signal_ends_every_command_that_waits_for_a_mute_server() -> Result<()> {
+    // It takes connections and never says a word.
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let port = mute.local_addr()?.port();
+    let postgres = format!("postgres://a@127.0.0.1:{port}/a");
+    let caller = calls::Caller::at(&postgres, &format!("nats://127.0.0.1:{port}"));
+    for (words, code) in [
+        (&["run"][..], 0),
+        (&["run", "--until-caught-up"], 1),
+        (&["run", "--setup"], 0),
+        (&["setup"], 1),
+        (&["teardown"], 1),
+        (&["status", "--watch", "1s"], 3),
+    ] {
+        for interrupt in [false, true] {
+            let mut waits = caller.spawn(words)?;
+            let _peer = tokio::time::timeout(PATIENCE, mute.accept()).await??;
+            match interrupt {
+                true => waits.interrupt()?,
+                false => waits.terminate()?,
+            }
+            let ended = waits.wait_exit(Duration::from_secs(5)).await?;
+            let log = waits.stderr_text();
+            ensure!(ended == Some(code), "{words:?}: {ended:?}\n{log}");
+        }
+    }
+    Ok(())
 }

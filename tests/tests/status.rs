@@ -233,6 +233,10 @@ async fn a_lost_slot_is_named_by_status_and_run_and_made_anew_only_when_asked() 
         insert(&stage, "shop", 1).await?;
         lose_slot(&stage, &line).await?;
 
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("postrider.toml");
+        std::fs::write(&file, "[[outbox]]\ntable = \"nothing\"\n")?;
+        let file = file.display().to_string();
         let status: Ended = line.finish(&["status"]).await?;
         ends_with(&status, 2, &["LOST"])?;
         let (code, json) = reading(&line, &["--max-lag-bytes", "1GiB"]).await?;
@@ -242,13 +246,16 @@ async fn a_lost_slot_is_named_by_status_and_run_and_made_anew_only_when_asked() 
         );
         for command in ["run", "setup"] {
             let ended = line.finish(&[command]).await?;
-            let code = if command == "run" { 4 } else { 3 };
-            ends_with(
-                &ended,
-                code,
-                &["postrider", "its WAL is gone", "--recreate-slot"],
-            )?;
+            let texts = ["postrider", "its WAL is gone", "--recreate-slot"];
+            ends_with(&ended, 4, &texts)?;
         }
+        // With the slot its position would go: not before a new one can be made.
+        let words = ["setup", "--recreate-slot"];
+        let no_nats = Caller::at(&stage.postgres.url("shop"), "nats://127.0.0.1:9");
+        no_nats.refused(&words, 1, &["NATS cannot be"]).await?;
+        let no_table = Caller::new(&stage, "shop").env("POSTRIDER_CONFIG", &file);
+        no_table.refused(&words, 3, &["no such table"]).await?;
+        ends_with(&line.finish(&["status"]).await?, 2, &["LOST"])?;
         let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots";
         let last = stage.postgres.value("shop", sql).await?;
         let said = line.ok(&["setup", "--recreate-slot"]).await?;
@@ -307,4 +314,30 @@ async fn a_watched_status_goes_on_until_it_is_stopped() -> Result<()> {
     watch.interrupt()?;
     let ended = calls::ended(&mut watch).await?;
     ends_with(&ended, 0, &[])
+}
+
+#[tokio::test]
+async fn a_limit_that_is_exceeded_is_1_also_where_the_lag_has_to_be_measured() -> Result<()> {
+    for_each_version(async |versions| {
+        let mut stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let mut streamer = line.start(&stage).await?;
+        insert(&stage, "shop", 1).await?;
+        line.wait_confirmed(&stage).await?;
+        let check = ["status", "--max-lag-seconds", "60"];
+        ends_with(&line.finish(&check).await?, 0, &[])?;
+        stage.nats.pause()?;
+        insert(&stage, "shop", 1).await?;
+        // The streamer is active, so that the server does not know since when something waits.
+        let over = "over limit: lag (--max-lag-seconds)";
+        for limit in ["0", "1"] {
+            let check = ["status", "--max-lag-seconds", limit];
+            ends_with(&line.finish(&check).await?, 1, &[over])?;
+        }
+        stage.nats.resume()?;
+        line.wait_confirmed(&stage).await?;
+        ends_with(&line.finish(&check).await?, 0, &[])?;
+        streamer.stop_within(PATIENCE).await
+    })
+    .await
 }

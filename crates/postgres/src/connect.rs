@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::error::{Fault, PgError};
-use crate::url::{ConnectConfig, Host, SessionTarget};
+use crate::url::{ConnectConfig, Host, SessionTarget, TlsMode};
 
 pub use tls::TlsError;
 
@@ -82,30 +82,94 @@ where
     F: FnMut(PgStream, Host) -> Fut,
     Fut: Future<Output = Result<T, PgError>>,
 {
-    let limit = config.connect_timeout;
-    let timed_out = || PgError::Timeout {
-        what: format!("connecting to {host}"),
-        limit,
-    };
-    let addresses = timeout(limit, dial::addresses(host))
+    let addresses = timeout(config.connect_timeout, dial::addresses(host))
         .await
-        .map_err(|_| timed_out())??;
+        .map_err(|_| timed_out(config, host))??;
     let mut last = None;
     for address in addresses {
-        let attempt = async {
-            let stream = dial::connect(config, host, &address).await?;
-            start(stream, host.clone()).await
-        };
-        match timeout(limit, attempt)
-            .await
-            .unwrap_or_else(|_| Err(timed_out()))
-        {
+        match one_address(config, host, &address, start).await {
             Ok(session) => return Ok(session),
             Err(error) if may_try_next(&error) => last = Some(error),
             Err(error) => return Err(error),
         }
     }
-    Err(last.unwrap_or_else(timed_out))
+    Err(last.unwrap_or_else(|| timed_out(config, host)))
+}
+
+fn timed_out(config: &ConnectConfig, host: &Host) -> PgError {
+    PgError::Timeout {
+        what: format!("connecting to {host}"),
+        limit: config.connect_timeout,
+    }
+}
+
+/// Tries one address, under `prefer` a second time without TLS where libpq does so too.
+async fn one_address<T, F, Fut>(
+    config: &ConnectConfig,
+    host: &Host,
+    address: &dial::Address,
+    start: &mut F,
+) -> Result<T, PgError>
+where
+    F: FnMut(PgStream, Host) -> Fut,
+    Fut: Future<Output = Result<T, PgError>>,
+{
+    let mode = config.tls.mode;
+    let (encrypted, error) = match attempt(config, host, address, mode, start).await {
+        Ok(session) => return Ok(session),
+        Err(failure) => failure,
+    };
+    if mode != TlsMode::Prefer || !is_refusal_of_tls(encrypted, &error) {
+        return Err(error);
+    }
+    tracing::debug!(
+        error = error.one_line(),
+        "sslmode=prefer: going on without TLS"
+    );
+    match attempt(config, host, address, TlsMode::Disable, start).await {
+        Ok(session) => Ok(session),
+        // Not that way either: then the first reason is the one to cure.
+        Err((_, later)) if is_refused_by_hba(&later) => Err(error),
+        Err((_, later)) => Err(later),
+    }
+}
+
+/// One attempt, within its time. A failure comes with whether the connection was encrypted.
+async fn attempt<T, F, Fut>(
+    config: &ConnectConfig,
+    host: &Host,
+    address: &dial::Address,
+    mode: TlsMode,
+    start: &mut F,
+) -> Result<T, (bool, PgError)>
+where
+    F: FnMut(PgStream, Host) -> Fut,
+    Fut: Future<Output = Result<T, PgError>>,
+{
+    let mut encrypted = false;
+    let attempt = async {
+        let dialled = dial::connect(config, host, address, mode).await?;
+        encrypted = dialled.encrypted;
+        start(dialled.stream, host.clone()).await
+    };
+    let result = timeout(config.connect_timeout, attempt).await;
+    let result = result.unwrap_or_else(|_| Err(timed_out(config, host)));
+    result.map_err(|error| (encrypted, error))
+}
+
+fn is_refusal_of_tls(encrypted: bool, error: &PgError) -> bool {
+    match error {
+        PgError::Tls { source, .. } => source.is_handshake(),
+        error => encrypted && is_refused_by_hba(error),
+    }
+}
+
+/// `invalid_authorization_specification`: no line of pg_hba.conf, or one that says reject. A wrong
+/// password has a code of its own.
+fn is_refused_by_hba(error: &PgError) -> bool {
+    error
+        .server()
+        .is_some_and(|server| server.code.as_str() == "28000")
 }
 
 fn may_try_next(error: &PgError) -> bool {

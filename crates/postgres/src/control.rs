@@ -24,6 +24,9 @@ pub struct Control {
     client: tokio_postgres::Client,
     version: ServerVersion,
     backend_pid: i32,
+    host: Host,
+    /// `user@host:port/database`, for findings.
+    shown: String,
     /// Dropped with this value, which tells the connection's task to end.
     _alive: oneshot::Sender<()>,
 }
@@ -104,6 +107,8 @@ impl Control {
             client,
             version,
             backend_pid: 0,
+            shown: config.to_string(),
+            host,
             _alive: alive,
         };
         control.backend_pid = control
@@ -120,12 +125,6 @@ impl Control {
         &self.client
     }
 
-    /// The client, for transactions of the caller's own.
-    #[must_use]
-    pub fn client_mut(&mut self) -> &mut tokio_postgres::Client {
-        &mut self.client
-    }
-
     /// The server's version.
     #[must_use]
     pub fn server_version(&self) -> &ServerVersion {
@@ -136,6 +135,16 @@ impl Control {
     #[must_use]
     pub fn backend_pid(&self) -> i32 {
         self.backend_pid
+    }
+
+    /// The server of the URL's list that this connection leads to.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// Whether the connection is gone.

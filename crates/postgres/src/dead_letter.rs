@@ -181,10 +181,15 @@ impl Control {
     /// so that a crash between parking and confirming is harmless. When this returns, the row is
     /// committed to disk. The right to insert is enough.
     ///
+    /// A header can hold a character that the database's encoding lacks, for JSON can name any.
+    /// Headers are then written in ASCII, with the escapes of JSON, and so is the detail.
+    ///
     /// # Errors
     /// A broken connection, or the server's error.
     pub async fn park(&self, letter: &DeadLetter<'_>) -> Result<bool, PgError> {
-        let inserted = self.insert(letter, "parked", "DO NOTHING").await?;
+        let inserted = self
+            .insert_or_escape(letter, "parked", "DO NOTHING")
+            .await?;
         Ok(inserted == 1)
     }
 
@@ -195,15 +200,37 @@ impl Control {
     pub async fn note_halted(&self, letter: &DeadLetter<'_>) -> Result<(), PgError> {
         let newest = "(source, position, state) DO UPDATE \
                       SET reason = excluded.reason, detail = excluded.detail";
-        match self.insert(letter, "halted", newest).await {
+        match self.insert_or_escape(letter, "halted", newest).await {
             Err(error) if error.fault() == Fault::PermissionDenied => {
-                self.insert(letter, "halted", "DO NOTHING").await?;
+                self.insert_or_escape(letter, "halted", "DO NOTHING")
+                    .await?;
             }
             other => {
                 other?;
             }
         }
         Ok(())
+    }
+
+    async fn insert_or_escape(
+        &self,
+        letter: &DeadLetter<'_>,
+        state: &str,
+        on_conflict: &str,
+    ) -> Result<u64, PgError> {
+        match self.insert(letter, state, on_conflict).await {
+            Err(error) if is_untranslatable(&error) => {
+                let headers = letter.headers_json.map(in_ascii);
+                let detail = letter.detail.map(in_ascii);
+                let letter = DeadLetter {
+                    headers_json: headers.as_deref(),
+                    detail: detail.as_deref(),
+                    ..*letter
+                };
+                self.insert(&letter, state, on_conflict).await
+            }
+            other => other,
+        }
     }
 
     async fn insert(
@@ -454,5 +481,40 @@ impl Control {
             )
             .await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
+    }
+}
+
+/// `untranslatable_character` and `character_not_in_repertoire` (PostgreSQL manual, appendix A).
+fn is_untranslatable(error: &PgError) -> bool {
+    error
+        .server()
+        .is_some_and(|server| ["22P05", "22021"].contains(&server.code.as_str()))
+}
+
+/// The text with JSON's escapes for all that is not ASCII. JSON stays the same JSON: its strings
+/// alone hold such characters.
+fn in_ascii(text: &str) -> String {
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii() && c != '\0' {
+            ascii.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            ascii.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    ascii
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_in_ascii_is_the_same_json() {
+        let text = "{\"a\":\"\u{e9}\u{4e2d}\u{1f600}\"}";
+        let ascii = r#"{"a":"\u00e9\u4e2d\ud83d\ude00"}"#;
+        assert_eq!(in_ascii(text), ascii);
     }
 }

@@ -42,26 +42,18 @@ pub struct SlotLag {
     pub restart_lsn: Option<Lsn>,
     /// What was confirmed, as the server's memory has it.
     pub confirmed_flush_lsn: Option<Lsn>,
-    /// Transactions since the catalog's horizon that the slot holds.
-    pub catalog_xmin_age: Option<i32>,
     /// Time since a session held the slot (17 and newer).
     pub inactive_for: Option<Duration>,
     /// Why the slot can no longer be used.
     pub invalid_reason: Option<String>,
     /// Whether it is synchronized to standbys (17 and newer).
     pub failover: Option<bool>,
-    /// Whether it is a synchronized copy on a standby (17 and newer).
-    pub synced: Option<bool>,
-    /// `catchup`, `streaming`, ...
-    pub walsender_state: Option<String>,
     /// `async`, unless the server waits for us at each commit.
     pub sync_state: Option<String>,
     /// WAL that was not sent to the holder yet.
     pub unsent_bytes: Option<i64>,
     /// Time since the holder's last status update.
     pub reply_age: Option<Duration>,
-    /// Whether the server is a standby.
-    pub in_recovery: bool,
     /// The oldest open transaction that has written something, in the whole cluster.
     pub oldest_xact: Option<OpenTransaction>,
 }
@@ -197,16 +189,12 @@ fn slot_lag(row: &Row) -> Result<SlotLag, PgError> {
         current_lsn: lsn(row, "current_lsn")?,
         restart_lsn: lsn(row, "restart_lsn")?,
         confirmed_flush_lsn: lsn(row, "confirmed_flush_lsn")?,
-        catalog_xmin_age: row.try_get("catalog_xmin_age")?,
         inactive_for: duration(row, "inactive_seconds")?,
         invalid_reason: row.try_get("invalid_reason")?,
         failover: row.try_get("failover")?,
-        synced: row.try_get("synced")?,
-        walsender_state: row.try_get("walsender_state")?,
         sync_state: row.try_get("sync_state")?,
         unsent_bytes: row.try_get("unsent_bytes")?,
         reply_age: duration(row, "reply_seconds")?,
-        in_recovery: optional(row, "in_recovery")?.unwrap_or(false),
         oldest_xact: (xact_pid.is_some() || xact_gid.is_some()).then_some(OpenTransaction {
             pid: xact_pid,
             gid: xact_gid,

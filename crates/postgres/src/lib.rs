@@ -32,21 +32,19 @@ pub use dead_letter::{
 };
 pub use error::{Fault, PgError, ServerError, SqlState};
 pub use lag::{OpenTransaction, SlotHolder, SlotLag};
-pub use publication::{MAX_PUBLISHED_TABLES, Publication, PublishedTable};
+pub use publication::{Publication, PublishedTable};
 pub use quote::{quote_identifier, quote_literal, quote_qualified};
 pub use session::{
     CreatedSlot, Ending, ReplicationSession, SystemIdentity, TextRow, TimelineFork, WalStream,
 };
 pub use setup::{
     Finding, Object, Outcome, SetupPlan, SetupReport, SlotWait, check, check_slot_name, drop_slot,
-    print_sql, setup, teardown,
+    print_sql, replication_refusal, setup, teardown,
 };
-pub use table::{
-    Column, MAX_COUNTED_ROWS, RowCount, TableInfo, TableKind, TableName, TableNameError,
-};
+pub use table::{Column, MAX_COUNTED_ROWS, RowCount, TableInfo, TableKind, TableName};
 pub use turn::{TURN, is_turn_timeout};
 pub use url::{
     ConnectConfig, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PORT, Environment, Host, HostAddress, Password,
-    SessionTarget, TlsMode, UrlError, UrlErrors,
+    SessionTarget, TLS_VARIABLES, TlsMode, UrlError, UrlErrors,
 };
 pub use version::{MIN_SERVER_MAJOR, ServerVersion};

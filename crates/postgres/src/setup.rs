@@ -16,13 +16,17 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::control::Control;
-use crate::error::PgError;
+use crate::error::{Fault, PgError};
 use crate::table::{RowCount, TableInfo, TableName};
 use crate::url::ConnectConfig;
 
 pub use print::print_sql;
+pub use server::replication_refusal;
 pub use slot::{SlotWait, check_slot_name};
 pub use teardown::{drop_slot, teardown};
+
+/// The largest timeout that the server takes, a 32-bit number of milliseconds.
+const MAX_TIMEOUT_MS: u128 = 2_147_483_647;
 
 /// What is to be there at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +41,7 @@ pub struct SetupPlan {
     pub create_tables: bool,
     /// Make the dead-letter table.
     pub dead_letters: bool,
-    /// How long making the slot may wait for open transactions.
+    /// How long making the slot may wait for open transactions, and all else for locks.
     pub slot_timeout: Duration,
 }
 
@@ -86,6 +90,8 @@ pub struct Finding {
     pub text: String,
     /// What cures it: a statement or an instruction.
     pub cure: Option<String>,
+    /// The situation, where it is one of those that an error of the server can name too.
+    pub fault: Option<Fault>,
 }
 
 impl Finding {
@@ -96,7 +102,15 @@ impl Finding {
             outcome,
             text: text.into(),
             cure: None,
+            fault: None,
         }
+    }
+
+    /// A fault, with its usual cure.
+    fn of_fault(mut self, fault: Fault) -> Self {
+        self.cure = fault.cure().map(str::to_owned);
+        self.fault = Some(fault);
+        self
     }
 
     fn cured_by(mut self, cure: impl Into<String>) -> Self {
@@ -127,9 +141,11 @@ impl fmt::Display for Finding {
 pub struct SetupReport {
     /// In the order of looking.
     pub findings: Vec<Finding>,
-    /// The outbox tables as they are, with the rows they held before the slot was made: those rows
-    /// are not in the stream.
-    pub tables: Vec<(TableInfo, RowCount)>,
+    /// The outbox tables as they are.
+    pub tables: Vec<TableInfo>,
+    /// The rows that they held before the slot was made, in the order of `tables`: those rows are
+    /// not in the stream. Counted by [`setup`] alone, since it may take its time.
+    pub row_counts: Vec<RowCount>,
     /// Whether this run made the slot.
     pub slot_made: bool,
 }
@@ -149,26 +165,26 @@ impl SetupReport {
     }
 }
 
-/// Looks at everything `plan` names and changes nothing.
+/// Looks at everything `plan` names and changes nothing. It reads the catalog alone, however large
+/// the tables are: a streamer looks at each of its attempts to begin.
 ///
 /// # Errors
-/// No connection, or an error of the server that is no finding.
-pub async fn check(config: &ConnectConfig, plan: &SetupPlan) -> Result<SetupReport, PgError> {
-    let control = Control::connect(config).await?;
-    let findings = server::check(config, &control, &plan.slot).await?;
+/// An error of the server that is no finding, such as a standby, which may be promoted yet.
+pub async fn check(control: &Control, plan: &SetupPlan) -> Result<SetupReport, PgError> {
+    let findings = server::check(control, &plan.slot).await?;
     let mut report = SetupReport {
         findings,
         ..SetupReport::default()
     };
-    tables::find(&control, plan, false, &mut report).await?;
-    let found = publication::find(&control, plan, &report).await?;
+    tables::find(control, plan, false, &mut report).await?;
+    let found = publication::find(control, plan, &report).await?;
     report.findings.extend(found);
     if plan.dead_letters {
         report
             .findings
-            .push(tables::find_dead_letters(&control).await?);
+            .push(tables::find_dead_letters(control).await?);
     }
-    report.findings.push(slot::find(&control, plan).await?);
+    report.findings.push(slot::find(control, plan).await?);
     Ok(report)
 }
 
@@ -185,7 +201,8 @@ pub async fn setup(
     on_wait: &mut (dyn FnMut(&SlotWait) + Send),
 ) -> Result<SetupReport, PgError> {
     let control = Control::connect(config).await?;
-    let findings = server::check(config, &control, &plan.slot).await?;
+    limit_locks(&control, plan.slot_timeout).await?;
+    let findings = server::check_all(config, &control, &plan.slot).await?;
     let mut report = SetupReport {
         findings,
         ..SetupReport::default()
@@ -202,6 +219,14 @@ pub async fn setup(
         return Ok(report);
     }
     tables::find(&control, plan, plan.create_tables, &mut report).await?;
+    for table in &report.tables {
+        report.row_counts.push(control.row_count(table).await?);
+    }
+    // A slot that is there and no use is told before anything is made beside it.
+    let slot = slot::find(&control, plan).await?;
+    if slot.outcome == Outcome::Wrong {
+        report.findings.push(slot);
+    }
     if !report.is_ready() {
         return Ok(report);
     }
@@ -218,4 +243,11 @@ pub async fn setup(
         report.findings.push(finding);
     }
     Ok(report)
+}
+
+/// Bounds how long each statement of this connection may wait for the locks of others.
+async fn limit_locks(control: &Control, limit: Duration) -> Result<(), PgError> {
+    let limit_ms = limit.as_millis().clamp(1, MAX_TIMEOUT_MS);
+    let statement = format!("SET lock_timeout = {limit_ms}");
+    Ok(control.client().batch_execute(&statement).await?)
 }

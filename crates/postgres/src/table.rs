@@ -20,77 +20,11 @@ pub struct TableName {
     pub name: String,
 }
 
-/// The text is not the name of a table.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not a table name: {text:?} (write table, schema.table, or quote parts as in SQL: \
-     \"My-Schema\".\"Out.box\")"
-)]
-pub struct TableNameError {
-    text: String,
-}
-
 impl TableName {
     /// The name as SQL takes it, in double quotes.
     #[must_use]
     pub fn to_sql(&self) -> String {
         quote_qualified(&self.schema, &self.name)
-    }
-
-    /// Reads a name as SQL does: unquoted parts are folded to lower case, parts in double quotes
-    /// are taken as they are. Without a schema, `public`.
-    ///
-    /// # Errors
-    /// More than two parts, an empty one, or quotes that do not match.
-    pub fn parse(text: &str) -> Result<Self, TableNameError> {
-        let fault = || TableNameError {
-            text: text.chars().take(200).collect(),
-        };
-        let (first, rest) = identifier(text).ok_or_else(fault)?;
-        let Some(rest) = rest else {
-            return Ok(Self {
-                schema: "public".to_owned(),
-                name: first,
-            });
-        };
-        match identifier(rest).ok_or_else(fault)? {
-            (name, None) => Ok(Self {
-                schema: first,
-                name,
-            }),
-            _ => Err(fault()),
-        }
-    }
-}
-
-/// One identifier and, after a dot, the rest.
-fn identifier(text: &str) -> Option<(String, Option<&str>)> {
-    let Some(quoted) = text.strip_prefix('"') else {
-        let (name, rest) = match text.split_once('.') {
-            Some((name, rest)) => (name, Some(rest)),
-            None => (text, None),
-        };
-        let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-        let fits = !name.is_empty()
-            && !name.starts_with(|c: char| c.is_ascii_digit() || c == '$')
-            && name.chars().all(plain);
-        // Only ASCII is folded, as PostgreSQL does in UTF-8 databases.
-        return fits.then(|| (name.to_ascii_lowercase(), rest));
-    };
-    let mut name = String::new();
-    let mut rest = quoted;
-    loop {
-        let (part, after) = rest.split_once('"')?;
-        name.push_str(part);
-        match after.strip_prefix('"') {
-            Some(more) => {
-                name.push('"');
-                rest = more;
-            }
-            None if name.is_empty() || name.contains('\0') => return None,
-            None if after.is_empty() => return Some((name, None)),
-            None => return Some((name, Some(after.strip_prefix('.')?))),
-        }
     }
 }
 
@@ -119,8 +53,6 @@ pub struct Column {
     pub name: String,
     /// Type as `format_type` writes it, for example `timestamp with time zone`.
     pub type_name: String,
-    /// `NOT NULL`.
-    pub not_null: bool,
     /// `GENERATED ALWAYS AS (...)`: not published before server 18.
     pub generated: bool,
 }
@@ -138,8 +70,6 @@ pub struct TableInfo {
     pub unlogged: bool,
     /// Its columns in their order.
     pub columns: Vec<Column>,
-    /// Columns of the primary key.
-    pub primary_key: Vec<String>,
     /// Whether our role may read it.
     pub readable: bool,
 }
@@ -165,12 +95,7 @@ impl Control {
             .client()
             .query_opt(
                 "SELECT c.oid, c.relkind::text, c.relpersistence::text, \
-                 has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), \
-                 ARRAY(SELECT a.attname::text FROM pg_index i \
-                       JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place) \
-                       ON true JOIN pg_attribute a \
-                       ON a.attrelid = c.oid AND a.attnum = k.attnum \
-                       WHERE i.indrelid = c.oid AND i.indisprimary ORDER BY k.place) \
+                 has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') \
                  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname = $1 AND c.relname = $2",
                 &[&table.schema, &table.name],
@@ -188,7 +113,6 @@ impl Control {
             },
             unlogged: row.try_get::<_, &str>(2)? != "p",
             columns: self.columns(oid).await?,
-            primary_key: row.try_get(4)?,
             readable: row.try_get(3)?,
         }))
     }
@@ -197,7 +121,7 @@ impl Control {
         let rows = self
             .client()
             .query(
-                "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, \
+                "SELECT attname::text, format_type(atttypid, atttypmod), \
                  attgenerated::text <> '' FROM pg_attribute \
                  WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
                 &[&oid],
@@ -208,8 +132,7 @@ impl Control {
             columns.push(Column {
                 name: row.try_get(0)?,
                 type_name: row.try_get(1)?,
-                not_null: row.try_get(2)?,
-                generated: row.try_get(3)?,
+                generated: row.try_get(2)?,
             });
         }
         Ok(columns)
@@ -310,36 +233,5 @@ impl Control {
             }
         }
         Ok(rows)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn table_names_are_read_as_sql_reads_them() {
-        for (text, schema, name) in [
-            ("outbox", "public", "outbox"),
-            ("Outbox", "public", "outbox"),
-            ("audit.outbox", "audit", "outbox"),
-            ("\"Audit\".\"Out-Box\"", "Audit", "Out-Box"),
-            ("\"a.b\".\"c\"\"d\"", "a.b", "c\"d"),
-            ("\"select\"", "public", "select"),
-            ("sales.\"Order\"", "sales", "Order"),
-        ] {
-            let table = TableName::parse(text).unwrap();
-            assert_eq!(
-                (table.schema.as_str(), table.name.as_str()),
-                (schema, name),
-                "{text}"
-            );
-            assert_eq!(TableName::parse(&table.to_sql()).unwrap(), table);
-        }
-        for text in [
-            "", ".", "a.", ".a", "a.b.c", "a-b", "\"a", "\"\"", "\"a\"b", "1a", "a b",
-        ] {
-            assert!(TableName::parse(text).is_err(), "{text}");
-        }
     }
 }

@@ -11,6 +11,7 @@ mod parse;
 mod passfile;
 mod password;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -150,43 +151,40 @@ pub struct Environment {
     pub password: Option<Password>,
     /// `PGPASSFILE`.
     pub passfile: Option<PathBuf>,
+    /// The variables of [`TLS_VARIABLES`], for options that the URL does not give.
+    pub tls: BTreeMap<&'static str, String>,
 }
 
-impl Environment {
-    /// Reads `USER` (or `LOGNAME`), `HOME`, `PGPASSWORD` and `PGPASSFILE` of this process.
-    #[must_use]
-    pub fn from_process() -> Self {
-        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let path = |name: &str| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
-        Self {
-            user: text("USER").or_else(|| text("LOGNAME")),
-            home: path("HOME"),
-            password: text("PGPASSWORD").map(Password::new),
-            passfile: path("PGPASSFILE"),
-        }
-    }
-}
+/// Variables of libpq about the protection of a connection, with the options that they stand for.
+/// They are honoured or refused as those are: ignored, they would leave a connection less protected
+/// than its owner believes.
+pub const TLS_VARIABLES: [(&str, &str); 15] = [
+    ("PGSSLMODE", "sslmode"),
+    ("PGSSLROOTCERT", "sslrootcert"),
+    ("PGSSLCERT", "sslcert"),
+    ("PGSSLKEY", "sslkey"),
+    ("PGSSLCRL", "sslcrl"),
+    ("PGSSLCRLDIR", "sslcrldir"),
+    ("PGSSLSNI", "sslsni"),
+    ("PGSSLNEGOTIATION", "sslnegotiation"),
+    ("PGSSLCERTMODE", "sslcertmode"),
+    ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
+    ("PGSSLMAXPROTOCOLVERSION", "ssl_max_protocol_version"),
+    ("PGREQUIREPEER", "requirepeer"),
+    ("PGREQUIREAUTH", "require_auth"),
+    ("PGCHANNELBINDING", "channel_binding"),
+    ("PGGSSENCMODE", "gssencmode"),
+];
 
 impl ConnectConfig {
-    /// Reads a libpq URL, with defaults from this process's environment.
-    ///
-    /// # Errors
-    /// Every fault of the URL at once.
-    pub fn parse(url: &str) -> Result<Self, UrlErrors> {
-        Self::parse_in(url, &Environment::from_process())
-    }
-
     /// Reads a libpq URL, with defaults from `environment`.
     ///
     /// # Errors
     /// Every fault of the URL at once.
     pub fn parse_in(url: &str, environment: &Environment) -> Result<Self, UrlErrors> {
         let mut faults = Vec::new();
-        let pairs = parse::pairs(url, &mut faults);
+        let mut pairs = parse::pairs(url, &mut faults);
+        options::add_environment(&mut pairs, environment, &mut faults);
         let config = options::checked(&pairs, environment, &mut faults);
         match config {
             Some(config) if faults.is_empty() => Ok(config),
@@ -202,10 +200,22 @@ impl ConnectConfig {
         self
     }
 
-    /// The servers, in the order in which they are tried.
+    /// The same servers, `first` before the others if it is one of them: a server that worked is
+    /// found without a wait for those that are dead.
     #[must_use]
-    pub fn hosts(&self) -> &[Host] {
-        &self.hosts
+    pub fn beginning_with(mut self, first: &Host) -> Self {
+        if let Some(place) = self.hosts.iter().position(|host| host == first) {
+            let host = self.hosts.remove(place);
+            self.hosts.insert(0, host);
+        }
+        self
+    }
+
+    /// The same for one server alone, so that a second connection leads to the server of the first.
+    #[must_use]
+    pub fn only_at(mut self, host: &Host) -> Self {
+        self.hosts = vec![host.clone()];
+        self
     }
 
     /// The database user.
@@ -218,12 +228,6 @@ impl ConnectConfig {
     #[must_use]
     pub fn database(&self) -> &str {
         &self.database
-    }
-
-    /// How the connection is protected.
-    #[must_use]
-    pub fn tls_mode(&self) -> TlsMode {
-        self.tls.mode
     }
 
     /// The name that the sessions announce.

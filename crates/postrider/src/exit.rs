@@ -151,11 +151,6 @@ impl CommandError {
     pub fn error(&self) -> &anyhow::Error {
         &self.error
     }
-
-    /// What the user can do about it.
-    pub fn help(&self) -> Option<&str> {
-        self.help.as_deref()
-    }
 }
 
 impl From<anyhow::Error> for CommandError {

@@ -14,6 +14,7 @@ pub mod exit;
 pub mod logging;
 pub mod redact;
 pub mod secret;
+pub mod signals;
 
 use std::ffi::OsString;
 
@@ -22,6 +23,7 @@ use crate::cli::{Command, Invocation};
 use crate::config::{Environment, Faults, Loaded, Settings};
 use crate::exit::{CommandError, Exit, StatusExit};
 use crate::logging::LogFormat;
+use crate::signals::Signals;
 
 /// Threads of the runtime. One for the streamer's loop, one for what must not wait for it.
 const WORKER_THREADS: usize = 2;
@@ -105,17 +107,34 @@ fn execute(command: Command, settings: Settings) -> Result<u8, CommandError> {
         .worker_threads(WORKER_THREADS)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
-        match command {
-            Command::Setup(args) => Ok(commands::setup::execute(settings, args).await?.code()),
-            Command::Run(args) => Ok(commands::run::execute(settings, args).await?.code()),
-            Command::Status(args) => Ok(commands::status::execute(settings, args).await?.code()),
-            Command::DeadLetters(args) => Ok(commands::dead_letters::execute(settings, args)
-                .await?
-                .code()),
-            Command::Teardown(args) => {
-                Ok(commands::teardown::execute(settings, args).await?.code())
-            }
+    let ended = runtime.block_on(perform(command, settings));
+    // Dropping the runtime would wait for a name that is being resolved, however long that takes.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn perform(command: Command, settings: Settings) -> Result<u8, CommandError> {
+    let mut signals = Signals::listen()?;
+    Ok(match command {
+        Command::Setup(args) => {
+            let work = Box::pin(commands::setup::execute(settings, args));
+            signals.unless_asked(work).await??.code()
+        }
+        Command::Run(args) => {
+            let work = Box::pin(commands::run::execute(settings, args, &mut signals));
+            work.await?.code()
+        }
+        Command::Status(args) => {
+            let work = Box::pin(commands::status::execute(settings, args, &mut signals));
+            work.await?.code()
+        }
+        Command::DeadLetters(args) => {
+            let work = Box::pin(commands::dead_letters::execute(settings, args));
+            signals.unless_asked(work).await??.code()
+        }
+        Command::Teardown(args) => {
+            let work = Box::pin(commands::teardown::execute(settings, args));
+            signals.unless_asked(work).await??.code()
         }
     })
 }

@@ -118,7 +118,7 @@ fn all_faults_at_once_before_any_connection() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     for part in [
         "error: 9 faults in the configuration; nothing was started",
-        "--postgres-slot: the slot name \"No Slot\" has 'N' in it",
+        "--postgres-slot: a slot name has 1 to 63 lower-case letters",
         "POSTRIDER_DELIVERY_ON_POISON: \"explode\"",
         "all_faults.toml:4: nats.stream: ",
         "all_faults.toml:5: nats.max_message_bytes: \"-1\" is negative",

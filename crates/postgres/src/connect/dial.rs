@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 
-use super::{PgStream, tls};
+use super::{PgStream, Transport, tls};
 use crate::error::PgError;
 use crate::url::{ConnectConfig, Host, HostAddress, Keepalive, TlsMode};
 
@@ -39,27 +39,41 @@ pub(super) async fn addresses(host: &Host) -> Result<Vec<Address>, PgError> {
     Ok(addresses)
 }
 
-/// Connects and, where the URL asks for it, encrypts.
+/// A connection, and whether it is encrypted.
+pub(super) struct Dialled {
+    pub(super) stream: PgStream,
+    pub(super) encrypted: bool,
+}
+
+fn plain(stream: impl Transport + 'static) -> Dialled {
+    Dialled {
+        stream: Box::new(stream),
+        encrypted: false,
+    }
+}
+
+/// Connects and, where the URL asks for it, encrypts in this mode.
 pub(super) async fn connect(
     config: &ConnectConfig,
     host: &Host,
     address: &Address,
-) -> Result<PgStream, PgError> {
+    mode: TlsMode,
+) -> Result<Dialled, PgError> {
     match address {
         // As in libpq, `sslmode` says nothing about Unix sockets.
         Address::Unix(path) => {
             let stream = UnixStream::connect(path)
                 .await
                 .map_err(|e| failed(host, e))?;
-            Ok(Box::new(stream))
+            Ok(plain(stream))
         }
         Address::Tcp(address) => {
             let stream = TcpStream::connect(address)
                 .await
                 .map_err(|e| failed(host, e))?;
             tune(&stream, config.keepalive).map_err(|e| failed(host, e))?;
-            if config.tls.mode == TlsMode::Disable {
-                return Ok(Box::new(stream));
+            if mode == TlsMode::Disable {
+                return Ok(plain(stream));
             }
             tls::secure(config, host, stream)
                 .await

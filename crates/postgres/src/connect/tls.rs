@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::PgStream;
+use super::dial::Dialled;
 use super::verifier::{Check, LibpqVerifier, TrustedCertificates};
 use crate::url::{ClientCertificate, ConnectConfig, Host, HostAddress, TlsMode, TrustedRoots};
 
@@ -27,6 +27,9 @@ pub enum TlsError {
     /// The server has no TLS and the URL demands it.
     #[error("the server does not support TLS; set ssl = on there, or sslmode=prefer here")]
     NotOffered,
+    /// An error message instead of yes or no, as of a server that can start no process.
+    #[error("the server has no answer to the TLS request now, only an error")]
+    NotNow,
     /// Something other than yes or no came back.
     #[error("unexpected answer to the TLS request (byte {0:#04x}): is this a PostgreSQL server?")]
     Answer(u8),
@@ -81,7 +84,17 @@ pub enum TlsError {
 impl TlsError {
     /// Whether the connection broke, as opposed to the certificates not being what they should.
     pub(crate) fn is_io(&self) -> bool {
-        matches!(self, Self::Handshake(error) if error.kind() != io::ErrorKind::InvalidData)
+        match self {
+            Self::Handshake(error) => error.kind() != io::ErrorKind::InvalidData,
+            Self::NotNow => true,
+            _ => false,
+        }
+    }
+
+    /// Whether `prefer` goes on without TLS, as libpq does: the handshake failed, for whatever
+    /// reason. Files that cannot be read are a fault of the configuration.
+    pub(super) fn is_handshake(&self) -> bool {
+        matches!(self, Self::Handshake(_))
     }
 }
 
@@ -90,7 +103,7 @@ pub(super) async fn secure(
     config: &ConnectConfig,
     host: &Host,
     mut stream: TcpStream,
-) -> Result<PgStream, TlsError> {
+) -> Result<Dialled, TlsError> {
     let settings = &config.tls;
     let client = client_config(config)?;
     if !settings.direct {
@@ -100,9 +113,15 @@ pub(super) async fn secure(
             .map_err(TlsError::Handshake)?;
         match stream.read_u8().await.map_err(TlsError::Handshake)? {
             b'S' => {}
-            b'N' if settings.mode == TlsMode::Prefer => return Ok(Box::new(stream)),
+            b'N' if settings.mode == TlsMode::Prefer => {
+                return Ok(Dialled {
+                    stream: Box::new(stream),
+                    encrypted: false,
+                });
+            }
             b'N' => return Err(TlsError::NotOffered),
-            // Also `E`: an error message that is not encrypted is not to be trusted or shown.
+            // What follows is not encrypted, so it is neither trusted nor shown.
+            b'E' => return Err(TlsError::NotNow),
             byte => return Err(TlsError::Answer(byte)),
         }
         // The server speaks next only after our ClientHello; what is there now was injected.
@@ -125,7 +144,10 @@ pub(super) async fn secure(
     if settings.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
         return Err(TlsError::Alpn);
     }
-    Ok(Box::new(stream))
+    Ok(Dialled {
+        stream: Box::new(stream),
+        encrypted: true,
+    })
 }
 
 /// The name to send and to check. A host name that TLS does not know matters only to verify-full.

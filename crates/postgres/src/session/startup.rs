@@ -17,8 +17,9 @@ use crate::version::ServerVersion;
 /// Protocol 3.0.
 const PROTOCOL_VERSION: i32 = 3 << 16;
 
-/// Settings of the replication session alone. With the server's pings every half of this, a dead
-/// peer is noticed by either side within it, whatever the server's own setting (also 0).
+/// Settings of the replication session alone. The server asks for a sign of life after half of this
+/// and ends the session after the whole, whatever its own setting (also 0). Our side, which hears
+/// nothing from a dead server, waits half as long again.
 const REPLICATION_OPTIONS: &str = "-c wal_sender_timeout=30s";
 
 /// A server sends about 20 messages before it is ready; more than this is no PostgreSQL.

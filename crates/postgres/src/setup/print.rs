@@ -150,7 +150,7 @@ mod tests {
             assert_eq!(count("CREATE ROLE"), roles, "{text}");
             assert_eq!(count("GRANT USAGE ON SCHEMA \"a\""), 1, "{text}");
             assert_eq!(count("GRANT SELECT ON"), 3, "{text}");
-            assert_eq!(count("ON postrider.dead_letter"), 1, "{text}");
+            assert_eq!(count("ON postrider.dead_letter TO"), 1, "{text}");
             assert_eq!(count("pg_monitor"), 1, "{text}");
         }
     }

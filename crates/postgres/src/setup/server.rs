@@ -6,18 +6,37 @@ use crate::error::{Fault, PgError};
 use crate::session::ReplicationSession;
 use crate::url::ConnectConfig;
 
-/// Every reason at once why streaming could not work here.
-pub(super) async fn check(
+/// Every reason at once why nothing could be made here, the right to replicate included.
+pub(super) async fn check_all(
     config: &ConnectConfig,
     control: &Control,
     slot: &str,
 ) -> Result<Vec<Finding>, PgError> {
-    let name = config.to_string();
-    let mut findings = settings(&name, control, slot).await?;
-    if let Some((text, cure)) = replication_right(config).await? {
-        let finding = Finding::new(Object::Server, &name, Outcome::Wrong, text);
-        findings.push(finding.cured_by(cure));
+    let (mut findings, standby) = settings(control, slot).await?;
+    if standby {
+        let text = "it is a standby, on which nothing can be made";
+        let finding = Finding::new(Object::Server, control.shown(), Outcome::Wrong, text);
+        findings.push(finding.cured_by("connect to the primary"));
     }
+    findings.extend(try_replication(config).await?);
+    Ok(with_verdict(control, findings))
+}
+
+/// What of the server's settings is in the way of a streamer. The streamer's own session tells
+/// whether it may replicate.
+///
+/// # Errors
+/// A standby is an error that time may cure, not a finding.
+pub(super) async fn check(control: &Control, slot: &str) -> Result<Vec<Finding>, PgError> {
+    let (findings, standby) = settings(control, slot).await?;
+    if standby {
+        let host = control.shown().to_owned();
+        return Err(PgError::Standby { host });
+    }
+    Ok(with_verdict(control, findings))
+}
+
+fn with_verdict(control: &Control, mut findings: Vec<Finding>) -> Vec<Finding> {
     if !findings
         .iter()
         .any(|finding| finding.outcome == Outcome::Wrong)
@@ -26,13 +45,14 @@ pub(super) async fn check(
             "PostgreSQL {}, ready for streaming",
             control.server_version()
         );
-        findings.insert(0, Finding::new(Object::Server, &name, Outcome::Found, text));
+        let ready = Finding::new(Object::Server, control.shown(), Outcome::Found, text);
+        findings.insert(0, ready);
     }
-    Ok(findings)
+    findings
 }
 
-/// What the server's settings forbid or make risky.
-async fn settings(name: &str, control: &Control, slot: &str) -> Result<Vec<Finding>, PgError> {
+/// What the server's settings forbid or make risky, and whether it is a standby.
+async fn settings(control: &Control, slot: &str) -> Result<(Vec<Finding>, bool), PgError> {
     let row = control
         .client()
         .query_one(
@@ -47,7 +67,8 @@ async fn settings(name: &str, control: &Control, slot: &str) -> Result<Vec<Findi
         .await?;
     let mut findings = Vec::new();
     let mut add = |outcome, text: String, cure: &str| {
-        findings.push(Finding::new(Object::Server, name, outcome, text).cured_by(cure));
+        let finding = Finding::new(Object::Server, control.shown(), outcome, text);
+        findings.push(finding.cured_by(cure));
     };
     let wal_level: &str = row.try_get(0)?;
     if wal_level != "logical" {
@@ -67,13 +88,6 @@ async fn settings(name: &str, control: &Control, slot: &str) -> Result<Vec<Findi
              slot that is not used",
         );
     }
-    if row.try_get::<_, bool>(4)? {
-        add(
-            Outcome::Wrong,
-            "it is a standby, on which nothing can be made".to_owned(),
-            "connect to the primary",
-        );
-    }
     if row.try_get::<_, &str>(5)? == "-1" {
         add(
             Outcome::Warning,
@@ -82,21 +96,30 @@ async fn settings(name: &str, control: &Control, slot: &str) -> Result<Vec<Findi
             "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();",
         );
     }
-    Ok(findings)
+    Ok((findings, row.try_get(4)?))
 }
 
 /// Tries a replication session, because only that tells: on managed services a role membership
 /// stands for the attribute, and pg_hba.conf has its say.
-async fn replication_right(config: &ConnectConfig) -> Result<Option<(String, String)>, PgError> {
-    let error = match ReplicationSession::connect(config).await {
+async fn try_replication(config: &ConnectConfig) -> Result<Option<Finding>, PgError> {
+    match ReplicationSession::connect(config).await {
         Ok(session) => {
             session.close().await;
-            return Ok(None);
+            Ok(None)
         }
-        Err(error) => error,
-    };
+        Err(error) => match replication_refusal(config, &error) {
+            Some(finding) => Ok(Some(finding)),
+            None => Err(error),
+        },
+    }
+}
+
+/// What the error of a replication session says about rights and settings, with its cure; `None`
+/// if it says nothing about them.
+#[must_use]
+pub fn replication_refusal(config: &ConnectConfig, error: &PgError) -> Option<Finding> {
     let role = config.user();
-    Ok(Some(match error.fault() {
+    let (text, cure) = match error.fault() {
         Fault::PermissionDenied => (
             format!("the role {role:?} may not replicate"),
             format!(
@@ -120,6 +143,8 @@ async fn replication_right(config: &ConnectConfig) -> Result<Option<(String, Str
             format!("no replication session is possible: {}", error.one_line()),
             Fault::Pooler.cure().unwrap_or_default().to_owned(),
         ),
-        _ => return Err(error),
-    }))
+        _ => return None,
+    };
+    let name = config.to_string();
+    Some(Finding::new(Object::Server, &name, Outcome::Wrong, text).cured_by(cure))
 }

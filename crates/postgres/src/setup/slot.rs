@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Finding, Object, Outcome, SetupPlan};
+use super::{Finding, MAX_TIMEOUT_MS, Object, Outcome, SetupPlan};
 use crate::control::Control;
 use crate::error::{Fault, PgError};
 use crate::lag::{OpenTransaction, SlotLag};
@@ -17,9 +17,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The server gives up by itself at the time limit; this much later we no longer believe that it
 /// will say so.
 const ANSWER_GRACE: Duration = Duration::from_secs(10);
-
-/// The largest `statement_timeout`, a 32-bit number of milliseconds.
-const MAX_STATEMENT_TIMEOUT_MS: u128 = 2_147_483_647;
 
 /// Longest name of a slot (`NAMEDATALEN` - 1).
 const MAX_SLOT_NAME_BYTES: usize = 63;
@@ -69,7 +66,7 @@ pub(super) async fn find(control: &Control, plan: &SetupPlan) -> Result<Finding,
     let Some(slot) = control.read_lag(name).await? else {
         return Ok(
             Finding::new(Object::Slot, name, Outcome::Missing, "not there")
-                .cured_by("run `postrider setup`"),
+                .of_fault(Fault::SlotMissing),
         );
     };
     let row = control
@@ -101,12 +98,7 @@ fn verify(slot: &SlotLag, database: &str) -> Finding {
     }
     if slot.is_lost() {
         let reason = slot.invalid_reason.as_deref().unwrap_or("lost");
-        return wrong(format!("its WAL is gone ({reason})"))
-            .cured_by("run `postrider setup --recreate-slot`, which accepts a gap and names it");
-    }
-    if slot.synced == Some(true) {
-        return wrong("it is a copy that is synchronized from the primary".to_owned())
-            .cured_by("connect to the primary");
+        return wrong(format!("its WAL is gone ({reason})")).of_fault(Fault::SlotLost);
     }
     let position = slot
         .confirmed_flush_lsn
@@ -167,7 +159,7 @@ async fn create(
 ) -> Result<(), PgError> {
     let maker = Control::connect(config).await?;
     let limit = plan.slot_timeout;
-    let limit_ms = limit.as_millis().clamp(1, MAX_STATEMENT_TIMEOUT_MS);
+    let limit_ms = limit.as_millis().clamp(1, MAX_TIMEOUT_MS);
     maker
         .client()
         .batch_execute(&format!("SET statement_timeout = {limit_ms}"))

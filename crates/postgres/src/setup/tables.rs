@@ -34,8 +34,7 @@ pub(super) async fn find(
             report.findings.push(finding(outcome.0, outcome.1));
         }
         if info.kind != TableKind::Other {
-            let rows = control.row_count(&info).await?;
-            report.tables.push((info, rows));
+            report.tables.push(info);
         }
     }
     Ok(())

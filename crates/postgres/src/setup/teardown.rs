@@ -104,7 +104,7 @@ fn shown(holder: &SlotHolder) -> String {
 }
 
 async fn drop_publication(control: &Control, publication: &str) -> Result<Finding, PgError> {
-    let exists = control.publication(publication).await?.is_some();
+    let exists = control.publication(publication, &[]).await?.is_some();
     let finding = |outcome, text| Finding::new(Object::Publication, publication, outcome, text);
     if !exists {
         return Ok(finding(Outcome::Found, "not there, nothing to drop"));

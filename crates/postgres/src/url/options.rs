@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::parse::Pairs;
 use super::{
     ConnectConfig, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PORT, Environment, Host, HostAddress,
-    Keepalive, Password, SessionTarget, UrlError,
+    Keepalive, Password, SessionTarget, TLS_VARIABLES, UrlError,
 };
 
 /// Longest time that one connection attempt may be given, seconds: beyond it a dead first host
@@ -117,6 +117,28 @@ pub(super) fn is_default_socket(directory: &Path) -> bool {
     SOCKET_DIRECTORIES
         .iter()
         .any(|default| directory == Path::new(default))
+}
+
+/// Adds what the environment says and the URL does not. What cannot be honoured is refused, under
+/// the name of its variable.
+pub(super) fn add_environment(
+    pairs: &mut Pairs,
+    environment: &Environment,
+    faults: &mut Vec<UrlError>,
+) {
+    for (name, option) in TLS_VARIABLES {
+        let Some(value) = environment.tls.get(name).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let refused = REFUSED.iter().find(|(refused, _)| *refused == option);
+        match (pairs.contains_key(option), refused) {
+            (true, _) => {}
+            (false, Some((_, reason))) => faults.push(UrlError::Unsupported { name, reason }),
+            (false, None) => {
+                pairs.insert(option.to_owned(), value.clone());
+            }
+        }
+    }
 }
 
 /// Reads one option after the other and collects the faults.

@@ -195,7 +195,7 @@ fn a_password_that_is_not_encoded_is_refused_without_being_shown() {
 
 #[test]
 fn tls_modes_are_libpqs() {
-    let mode = |query: &str| parse(&format!("postgres://u@h/d?{query}")).tls_mode();
+    let mode = |query: &str| parse(&format!("postgres://u@h/d?{query}")).tls.mode;
     assert_eq!(mode(""), TlsMode::Prefer);
     assert_eq!(mode("sslmode=disable"), TlsMode::Disable);
     assert_eq!(mode("sslmode=require"), TlsMode::Require);
@@ -308,4 +308,51 @@ fn password_file_lines_match_as_in_libpq() {
         Some("x")
     );
     assert_eq!(find("h:5432:d:u:", &tcp("h")), None);
+}
+
+#[test]
+fn pieces_of_a_password_are_never_taken_for_the_name_of_an_option() {
+    for url in [
+        "postgres://u:p@w?S3CR=x@h/d",
+        "postgres://u:p?S3CR=x@h/d",
+        "postgres://u:p/w?S3CR=x@h/d",
+    ] {
+        let text = UrlErrors(faults(url)).to_string();
+        assert!(!text.contains("S3CR"), "{url}: {text}");
+    }
+    let known = UrlErrors(faults("postgres://u:p@h/d?nonsense=1")).to_string();
+    assert!(known.contains("nonsense"), "{known}");
+}
+
+#[test]
+fn what_the_environment_says_of_tls_is_honoured_or_refused() {
+    let with = |variables: &[(&'static str, &str)]| Environment {
+        tls: variables
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect(),
+        ..environment()
+    };
+    let environment = with(&[("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", "/ca.crt")]);
+    let config = ConnectConfig::parse_in("postgres://u@h/d", &environment).unwrap();
+    assert_eq!(config.tls.mode, TlsMode::VerifyFull);
+    assert_eq!(config.tls.roots, TrustedRoots::File("/ca.crt".into()));
+    // The URL has the last word.
+    let url = "postgres://u@h/d?sslmode=disable";
+    let config = ConnectConfig::parse_in(url, &environment).unwrap();
+    assert_eq!(config.tls.mode, TlsMode::Disable);
+    for (name, value) in [("PGSSLCRL", "/crl"), ("PGREQUIREAUTH", "scram-sha-256")] {
+        let environment = with(&[(name, value)]);
+        let faults = ConnectConfig::parse_in("postgres://u@h/d", &environment).unwrap_err();
+        assert!(faults.to_string().contains(name), "{faults}");
+    }
+}
+
+#[test]
+fn a_host_that_worked_comes_first_and_the_others_keep_their_order() {
+    let config = parse("postgres://u@a,b,c/d");
+    let last = config.hosts[2].clone();
+    let config = config.beginning_with(&last);
+    assert_eq!(config.to_string(), "u@c:5432,a:5432,b:5432/d");
+    assert_eq!(config.only_at(&last).to_string(), "u@c:5432/d");
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use postrider_postgres::{
-    Control, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport, SlotWait, TableName,
-    check, setup, teardown,
+    ConnectConfig, Control, Fault, Outcome, ReplicationSession, RowCount, SetupPlan, SetupReport,
+    SlotWait, TableName, check, setup, teardown,
 };
 use testbed::{Postgres, versions_under_test};
 
@@ -43,6 +43,14 @@ fn texts(report: &SetupReport) -> String {
         .collect()
 }
 
+/// All is there, and looking at it counts no rows.
+async fn look_again(config: &ConnectConfig, plan: &SetupPlan) {
+    let control = Control::connect(config).await.unwrap();
+    let looked = check(&control, plan).await.unwrap();
+    assert_eq!(outcomes(&looked), [Outcome::Found; 5]);
+    assert!(looked.row_counts.is_empty(), "a check counts no rows");
+}
+
 #[tokio::test]
 async fn names_of_any_kind_go_the_full_cycle_twice() {
     use Outcome::{Dropped, Found, Made};
@@ -71,7 +79,7 @@ async fn names_of_any_kind_go_the_full_cycle_twice() {
                 "{report:?}"
             );
             assert!(report.slot_made && report.is_ready());
-            assert_eq!(report.tables[0].1, RowCount::Exactly(0));
+            assert_eq!(report.row_counts[0], RowCount::Exactly(0));
 
             let name = &plan.tables[0];
             let insert = format!(
@@ -90,8 +98,8 @@ async fn names_of_any_kind_go_the_full_cycle_twice() {
             let report = setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
             assert_eq!(outcomes(&report), [Found; 5], "{report:?}");
             assert!(!report.slot_made);
-            assert_eq!(report.tables[0].1, RowCount::Exactly(2));
-            assert_eq!(outcomes(&check(&config, &plan).await.unwrap()), [Found; 5]);
+            assert_eq!(report.row_counts[0], RowCount::Exactly(2));
+            look_again(&config, &plan).await;
 
             for expected in [[Dropped, Dropped], [Found, Found]] {
                 let findings = teardown(&config, &slot, publication, false).await.unwrap();
@@ -188,7 +196,7 @@ async fn what_was_made_by_hand_is_checked_and_left_alone() {
         };
         let (ready, text, report) = run(&plan).await;
         assert!(!ready && !report.slot_made);
-        assert_eq!(report.tables[0].1, RowCount::Exactly(7));
+        assert_eq!(report.row_counts[0], RowCount::Exactly(7));
         for part in [
             "does not publish inserts",
             "lacks the table",
@@ -331,7 +339,7 @@ async fn teardown_refuses_while_a_streamer_is_active_and_ends_only_it_by_force()
             findings[0].outcome == Outcome::Wrong && text.contains(&holder),
             "{text}"
         );
-        assert!(bystander.publication("pub").await.unwrap().is_some());
+        assert!(bystander.publication("pub", &[]).await.unwrap().is_some());
         assert!(
             bystander
                 .read_lag("s")
@@ -348,5 +356,54 @@ async fn teardown_refuses_while_a_streamer_is_active_and_ends_only_it_by_force()
         assert_eq!(outcomes, [Outcome::Dropped, Outcome::Dropped]);
         reader.await.unwrap();
         bystander.client().batch_execute("SELECT 1").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_locked_table_bounds_the_wait_and_its_holder_is_named() {
+    for version in versions_under_test().unwrap().postgres {
+        let postgres = server(version).await;
+        let config = superuser(&postgres);
+        let holder = postgres.connect("shop").await.unwrap();
+        for sql in [
+            "CREATE TABLE outbox (id int)",
+            "BEGIN; LOCK TABLE outbox IN SHARE MODE",
+        ] {
+            holder.batch_execute(sql).await.unwrap();
+        }
+        let pid: i32 = holder
+            .query_one("SELECT pg_backend_pid()", &[])
+            .await
+            .unwrap()
+            .get(0);
+        let mut plan = plan("s", "pub", &[("public", "outbox")]);
+        plan.slot_timeout = Duration::from_secs(1);
+        let report = setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
+        let text = texts(&report);
+        assert!(!report.is_ready() && !report.slot_made, "{text}");
+        let named = format!("pid {pid} (testbed, idle in transaction) holds a lock");
+        assert!(text.contains(&named), "{text}");
+        holder.batch_execute("ROLLBACK").await.unwrap();
+        let report = setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
+        assert!(report.slot_made, "{}", texts(&report));
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_is_there_gets_no_younger_publication() {
+    for version in versions_under_test().unwrap().postgres {
+        let postgres = server(version).await;
+        let config = superuser(&postgres);
+        let plan = plan("s", "pub", &[("public", "outbox")]);
+        setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
+        postgres.sql("shop", "DROP PUBLICATION pub").await.unwrap();
+        let report = setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
+        let fault = report.faults().next().unwrap();
+        assert_eq!(fault.fault, Some(Fault::PublicationMissing));
+        let control = Control::connect(&config).await.unwrap();
+        assert_eq!(control.publication("pub", &[]).await.unwrap(), None);
+        teardown(&config, "s", "pub", false).await.unwrap();
+        let report = setup(&config, &plan, &mut |_: &SlotWait| {}).await.unwrap();
+        assert!(report.is_ready(), "{}", texts(&report));
     }
 }

@@ -294,3 +294,45 @@ async fn a_server_without_tls_is_taken_by_prefer_alone() {
         error.one_line()
     );
 }
+
+#[tokio::test]
+async fn prefer_goes_on_without_tls_where_libpq_does_and_other_modes_do_not() {
+    let version = *versions_under_test().unwrap().postgres.last().unwrap();
+    let folder = Folder::new();
+    let stranger = format!("sslrootcert={}", folder.file("stranger.crt"));
+    // Only the way without TLS has a line for `plain`.
+    let rules = "hostnossl all plain 127.0.0.1/32 trust\nhost all postgres 127.0.0.1/32 trust";
+    let postgres = Postgres::builder()
+        .version(version)
+        .tls_capable()
+        .config("ssl", "on")
+        .file("server.crt", folder.made.server.as_str())
+        .file("server.key", folder.made.server_key.as_str())
+        .host_rules(rules)
+        .start()
+        .await
+        .unwrap();
+    let role = "CREATE ROLE plain LOGIN REPLICATION";
+    postgres.sql("postgres", role).await.unwrap();
+    let url = format!("postgres://plain@127.0.0.1:{}/postgres", postgres.port());
+    let prefer = parse(&format!("{url}?sslmode=prefer"));
+    assert!(!both(&prefer).await.unwrap());
+    let require = parse(&format!("{url}?sslmode=require"));
+    let error = both(&require).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::AuthFailed, "{}", error.one_line());
+    // A certificate of an authority that is not trusted.
+    let untrusted = format!("sslmode=prefer&{stranger}");
+    assert!(
+        !both(&at(&postgres, "db.example", &untrusted))
+            .await
+            .unwrap()
+    );
+    // Neither way: the reason of the first.
+    let nobody = format!("postgres://nobody@127.0.0.1:{}/postgres", postgres.port());
+    let error = both(&parse(&nobody)).await.unwrap_err();
+    assert!(
+        error.one_line().contains("SSL encryption"),
+        "{}",
+        error.one_line()
+    );
+}

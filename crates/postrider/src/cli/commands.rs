@@ -212,7 +212,7 @@ fn setup() -> clap::Command {
         .arg(value(
             "timeout",
             "DURATION",
-            "Longest wait for the slot, like 30s or 5m [default: 30s]",
+            "Longest wait for open transactions and locks, like 30s or 5m [default: 30s]",
         ))
         .after_help(
             "Examples:\n  \
@@ -246,6 +246,8 @@ fn status() -> clap::Command {
         .long_about(
             "Shows slot, retained WAL, lag, stream and dead letters. It asks the servers, so it \
              works while the streamer is down.\n\n\
+             With --max-lag-seconds it may wait for as long: while a streamer is active, the lag \
+             is measured by the time until what is in the log now is confirmed.\n\n\
              Exit codes: 0 fine, 1 over a limit, 2 slot lost or missing, 3 cannot tell.",
         )
         .arg(value(

@@ -11,6 +11,7 @@ use crate::cli::{RunArgs, SetupArgs};
 use crate::config::Settings;
 use crate::driver::{Driver, command_error};
 use crate::exit::{CommandError, Exit};
+use crate::signals::{Asked, Signals};
 
 /// How long the target of `--until-caught-up` waits for the WAL of asynchronous commits to reach
 /// the disk. The WAL writer does that within three times `wal_writer_delay` (200 ms by default).
@@ -26,21 +27,24 @@ const TARGET_RETRY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the streamer stopped for another reason than being told to, with its exit code.
-pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandError> {
-    if args.setup {
-        super::setup::execute(settings.clone(), SetupArgs::default()).await?;
-    }
-    let mut relay_settings = relay_settings(&settings);
-    if args.until_caught_up {
-        let target = caught_up_target(&settings).await?;
-        tracing::info!(until = %target, "streaming until everything committed so far is confirmed");
-        relay_settings.caught_up_at = Some(target);
-    }
-    tell_about_dead_letters(&settings).await;
-    let relay = Relay::new(relay_settings, std::time::Instant::now());
-    let stopped = Driver::new(settings, relay).run().await?;
-    let (exit, help) = match stopped.kind {
+pub async fn execute(
+    settings: Settings,
+    args: RunArgs,
+    signals: &mut Signals,
+) -> Result<Exit, CommandError> {
+    let preparing = Box::pin(prepare(&settings, &args));
+    let relay_settings = match signals.unless_asked(preparing).await {
+        Ok(prepared) => prepared?,
         // Whoever asked for a goal must not take a stop on the way for reaching it.
+        Err(asked) if args.until_caught_up => return Err(asked.into()),
+        Err(Asked(signal)) => {
+            tracing::info!(signal, "stopped before the streamer had begun");
+            return Ok(Exit::Done);
+        }
+    };
+    let relay = Relay::new(relay_settings, std::time::Instant::now());
+    let stopped = Driver::new(settings, relay).run(signals).await;
+    let (exit, help) = match stopped.kind {
         StopKind::Drained if args.until_caught_up => {
             let text = format!("stopped before it had caught up ({})", stopped.detail);
             let error = CommandError::message(Exit::Failed, text);
@@ -65,6 +69,21 @@ pub async fn execute(settings: Settings, args: RunArgs) -> Result<Exit, CommandE
         Some(help) => error.with_help(help),
         None => error,
     })
+}
+
+/// What comes before streaming.
+async fn prepare(settings: &Settings, args: &RunArgs) -> Result<RelaySettings, CommandError> {
+    if args.setup {
+        super::setup::execute(settings.clone(), SetupArgs::default()).await?;
+    }
+    let mut relay_settings = relay_settings(settings);
+    if args.until_caught_up {
+        let target = caught_up_target(settings).await?;
+        tracing::info!(until = %target, "streaming until everything committed so far is confirmed");
+        relay_settings.caught_up_at = Some(target);
+    }
+    tell_about_dead_letters(settings).await;
+    Ok(relay_settings)
 }
 
 fn relay_settings(settings: &Settings) -> RelaySettings {
@@ -99,12 +118,7 @@ async fn caught_up_target(settings: &Settings) -> Result<Lsn, CommandError> {
             Ok(target) => return Ok(target),
             Err(error) if error.fault().is_transient() => {
                 tracing::warn!("{}; next attempt in 1 s", error.one_line());
-                tokio::select! {
-                    () = tokio::time::sleep(TARGET_RETRY) => {}
-                    _ = tokio::signal::ctrl_c() => {
-                        return Err(CommandError::message(Exit::Failed, "interrupted"));
-                    }
-                }
+                tokio::time::sleep(TARGET_RETRY).await;
             }
             Err(error) => return Err(command_error(&error)),
         }

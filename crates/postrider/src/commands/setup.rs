@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use jetstream::{Concern, Finding as StreamFinding, StreamAdmin, StreamTarget, StreamWanted};
 use outbox::{BrokerFault, BrokerFaultKind, Writers};
-use postgres::{Control, Finding, Outcome, SetupPlan, SetupReport, SlotWait, TableKind};
+use postgres::{
+    Control, Fault, Finding, Object, Outcome, ReplicationSession, SetupPlan, SetupReport, SlotWait,
+    TableKind,
+};
 
 use crate::cli::SetupArgs;
 use crate::cli::output::print;
@@ -39,9 +42,6 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
         print(&postgres::print_sql(&plan, config.user(), major))?;
         return Ok(Exit::Done);
     }
-    if args.recreate_slot {
-        drop_lost_slot(&config, &settings).await?;
-    }
     // Both servers first: a slot without a stream would only keep WAL.
     let options = settings.nats.options(&settings.postgres.slot)?;
     let admin = StreamAdmin::connect(&options)
@@ -53,6 +53,9 @@ pub async fn execute(settings: Settings, args: SetupArgs) -> Result<Exit, Comman
     refuse_unfit_tables(&control, &settings).await?;
     if !args.adopt {
         refuse_unfit_stream(&control, &admin, &settings, config.database()).await?;
+    }
+    if args.recreate_slot {
+        drop_lost_slot(&config, &control, &plan, &settings).await?;
     }
     drop(control);
     let mut on_wait = |wait: &SlotWait| tracing::warn!("{}", waiting_for(wait));
@@ -89,7 +92,7 @@ async fn warn_of_collisions(
     if settings.nats.writers.or(by_metadata) == Some(Writers::Exclusive) {
         return Ok(());
     }
-    for (table, _) in &report.tables {
+    for table in &report.tables {
         if may_collide(settings, table) {
             print(&line("warning", collision_warning(&table.name.to_string())))?;
         }
@@ -103,7 +106,11 @@ pub(super) fn refused(finding: &Finding) -> CommandError {
         cure: None,
         ..finding.clone()
     };
-    let error = CommandError::message(Exit::Refused, alone);
+    let exit = match finding.fault {
+        Some(Fault::SlotLost | Fault::SlotMissing | Fault::PublicationMissing) => Exit::SlotLost,
+        _ => Exit::Refused,
+    };
+    let error = CommandError::message(exit, alone);
     match &finding.cure {
         Some(cure) => error.with_help(cure),
         None => error,
@@ -151,7 +158,7 @@ fn waiting_for(wait: &SlotWait) -> String {
 /// Rows that were there before the slot are not streamed: how many, and what to do about them.
 fn next_steps(report: &SetupReport) -> String {
     let mut text = String::new();
-    for (table, rows) in &report.tables {
+    for (table, rows) in report.tables.iter().zip(&report.row_counts) {
         let Some(count) = some_rows(*rows) else {
             continue;
         };
@@ -228,15 +235,15 @@ fn refusal(stream: &str, concern: &Concern) -> CommandError {
     CommandError::message(Exit::Refused, text).with_help(&concern.cure)
 }
 
-/// `--recreate-slot`: only a slot that is lost is dropped, and the gap is named.
+/// `--recreate-slot`: only a slot that is lost is dropped, and the gap is named. With the slot its
+/// position goes, so all that a new slot needs is looked at before.
 async fn drop_lost_slot(
     config: &postgres::ConnectConfig,
+    control: &Control,
+    plan: &SetupPlan,
     settings: &Settings,
 ) -> Result<(), CommandError> {
     let slot = &settings.postgres.slot;
-    let control = Control::connect(config)
-        .await
-        .map_err(|error| command_error(&error))?;
     let lag = control
         .read_lag(slot)
         .await
@@ -249,7 +256,22 @@ async fn drop_lost_slot(
         )
         .with_help("leave out --recreate-slot; `postrider teardown` drops a healthy slot"));
     }
-    let dropped = postgres::drop_slot(&control, slot, false)
+    let looked = postgres::check(control, plan).await;
+    let looked = looked.map_err(|error| command_error(&error))?;
+    let is_made_later = |finding: &Finding| match finding.object {
+        Object::Slot => true,
+        Object::Publication => finding.outcome == Outcome::Missing,
+        Object::Table => finding.outcome == Outcome::Missing && plan.create_tables,
+        Object::Server | Object::DeadLetterTable => false,
+    };
+    if let Some(fault) = looked.faults().find(|finding| !is_made_later(finding)) {
+        return Err(refused(fault));
+    }
+    match ReplicationSession::connect(config).await {
+        Ok(session) => session.close().await,
+        Err(error) => return Err(command_error(&error)),
+    }
+    let dropped = postgres::drop_slot(control, slot, false)
         .await
         .map_err(|error| command_error(&error))?;
     if dropped.outcome == Outcome::Wrong {

@@ -7,6 +7,7 @@ use crate::cli::output::{complain, print};
 use crate::cli::{Output, StatusArgs};
 use crate::config::Settings;
 use crate::exit::{CommandError, StatusExit};
+use crate::signals::Signals;
 
 use self::report::Report;
 
@@ -14,9 +15,20 @@ use self::report::Report;
 ///
 /// # Errors
 /// When stdout cannot be written. Servers that do not answer are part of the report.
-pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit, CommandError> {
+pub async fn execute(
+    settings: Settings,
+    args: StatusArgs,
+    signals: &mut Signals,
+) -> Result<StatusExit, CommandError> {
+    let mut last = None;
     loop {
-        let report = Report::read(&settings, args.limits.max_lag).await;
+        let reading = Box::pin(Report::read(&settings, args.limits.max_lag));
+        let report = match (signals.unless_asked(reading).await, last) {
+            (Ok(report), _) => report,
+            // The usual end of `--watch`.
+            (Err(_), Some(exit)) => return Ok(exit),
+            (Err(asked), None) => return Err(asked.into()),
+        };
         let (exit, reasons) = report.verdict(&args.limits);
         match args.output {
             Output::Table => print(&text::table(&report, args.watch.is_some()))?,
@@ -28,9 +40,13 @@ pub async fn execute(settings: Settings, args: StatusArgs) -> Result<StatusExit,
         let Some(pause) = args.watch else {
             return Ok(exit);
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(exit),
+        if signals
+            .unless_asked(tokio::time::sleep(pause))
+            .await
+            .is_err()
+        {
+            return Ok(exit);
         }
+        last = Some(exit);
     }
 }

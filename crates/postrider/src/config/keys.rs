@@ -49,11 +49,6 @@ impl Kind {
             Self::Integer(_) => "N".to_owned(),
         }
     }
-
-    /// Whether a value of this kind must not be repeated in messages.
-    pub fn is_secret(self) -> bool {
-        matches!(self, Self::Url | Self::Secret)
-    }
 }
 
 /// One scalar key.

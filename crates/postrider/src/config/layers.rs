@@ -272,7 +272,10 @@ fn as_text(raw: &Raw, kind: Kind) -> Result<String, Wrong> {
 /// Checks of the kinds that stay text.
 fn check_text(text: &str, key: &Key) -> Result<(), Wrong> {
     match key.kind {
-        Kind::Slot => names::check_slot(text),
+        Kind::Slot => {
+            let wrong = |problem| Wrong::new(problem, "write a name like postrider");
+            ::postgres::check_slot_name(text).map_err(wrong)
+        }
         Kind::Publication => names::check_identifier(text, "publication name"),
         Kind::Stream => names::check_stream(text),
         Kind::Choice(words) if words.contains(&text) => Ok(()),

@@ -160,7 +160,8 @@ fn read_variables(layers: &mut Layers<'_>) {
         let Ok(name) = name.into_string() else {
             continue;
         };
-        let ours = known.contains(&name) || OTHER_VARIABLES.contains(&name.as_str());
+        let of_libpq = ::postgres::TLS_VARIABLES.iter().any(|(it, _)| *it == name);
+        let ours = of_libpq || known.contains(&name) || OTHER_VARIABLES.contains(&name.as_str());
         if !ours {
             let place = Place::Variable(name.clone());
             layers
@@ -281,7 +282,6 @@ fn postgres(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<Postgres
     };
     let settings = PostgresSettings {
         url,
-        url_origin: origin(&found.place, "postgres.url"),
         password,
         slot: slot?,
         publication: publication?,
@@ -317,15 +317,10 @@ fn libpq(layers: &Layers<'_>) -> ::postgres::Environment {
         home: text("HOME").map(PathBuf::from),
         password: text("PGPASSWORD").map(::postgres::Password::new),
         passfile: text("PGPASSFILE").map(PathBuf::from),
-    }
-}
-
-/// How a message names the source of a URL.
-fn origin(place: &Place, key: &str) -> String {
-    match place {
-        Place::File { .. } => format!("{key} ({place})"),
-        Place::Nowhere => key.to_owned(),
-        Place::Flag(name) | Place::Variable(name) => name.clone(),
+        tls: ::postgres::TLS_VARIABLES
+            .iter()
+            .filter_map(|(name, _)| Some((*name, text(name)?)))
+            .collect(),
     }
 }
 

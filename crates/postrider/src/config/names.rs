@@ -14,26 +14,6 @@ pub const HEADER_NAME_MAX_BYTES: usize = 256;
 /// Headers that come from columns of their own; a mapping beside them would send them twice.
 const COLUMN_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// Checks a replication slot name: 1 to 63 of `a-z`, `0-9`, `_`, as PostgreSQL demands.
-///
-/// # Errors
-/// For any other name.
-pub fn check_slot(name: &str) -> Result<(), Wrong> {
-    let help = "write 1 to 63 of a-z, 0-9 and _, like postrider";
-    let problem = if name.is_empty() {
-        "the slot name is empty".to_owned()
-    } else if name.len() > IDENTIFIER_MAX_BYTES {
-        format!("the slot name {} is {} bytes long", quote(name), name.len())
-    } else {
-        let slot_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        match name.chars().find(|c| !slot_char(*c)) {
-            None => return Ok(()),
-            Some(c) => format!("the slot name {} has {c:?} in it", quote(name)),
-        }
-    };
-    Err(Wrong::new(problem, help))
-}
-
 /// Checks a PostgreSQL identifier as stored: 1 to 63 bytes, no NUL.
 ///
 /// # Errors
@@ -123,15 +103,6 @@ pub fn check_header(name: &str) -> Result<(), Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slots() {
-        assert_eq!(check_slot("postrider_2"), Ok(()));
-        assert_eq!(check_slot(&"a".repeat(63)), Ok(()));
-        for name in ["", "Postrider", "a-b", "a b", "é", "a.b", &"a".repeat(64)] {
-            assert!(check_slot(name).is_err(), "{name}");
-        }
-    }
 
     #[test]
     fn identifiers() {

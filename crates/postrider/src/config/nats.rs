@@ -9,7 +9,7 @@ use crate::config::fault::{Place, Wrong};
 use crate::config::keys as k;
 use crate::config::layers::{Layer, Layers};
 use crate::config::settings::{NatsAuth, NatsSettings, NatsTls};
-use crate::config::{find_url, origin, url};
+use crate::config::{find_url, url};
 use crate::redact::Redactor;
 use crate::secret::Secret;
 
@@ -45,10 +45,6 @@ pub(super) fn read(layers: &mut Layers<'_>, redactor: &mut Redactor) -> Option<N
     let max_message_bytes = layers.size(&k::NATS_MAX_MESSAGE_BYTES);
     let replicas = layers.integer(&k::NATS_REPLICAS);
     let settings = NatsSettings {
-        url_origin: match &url_place {
-            Place::Nowhere => "the default".to_owned(),
-            place => origin(place, "nats.url"),
-        },
         url,
         auth,
         tls,

@@ -27,11 +27,9 @@ pub struct Settings {
 /// `[postgres]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PostgresSettings {
-    /// libpq URL. Its password, if any, gives way to [`PostgresSettings::password`].
+    /// libpq URL.
     pub url: Secret<String>,
-    /// Name of the key, variable or flag that gave the URL, for error messages.
-    pub url_origin: String,
-    /// Password, instead of one in the URL.
+    /// Password, where the URL has none.
     pub password: Option<SecretSource>,
     /// Replication slot: 1 to 63 of `a-z`, `0-9`, `_`.
     pub slot: String,
@@ -79,8 +77,6 @@ pub struct NatsSettings {
     /// One or more server URLs, comma-separated, as given; user, password or token may be inside
     /// (never together with an [`NatsSettings::auth`] other than [`NatsAuth::InUrl`]).
     pub url: Secret<String>,
-    /// Name of the key, variable or flag that gave the URL, for error messages.
-    pub url_origin: String,
     /// How to log in.
     pub auth: NatsAuth,
     /// TLS.

@@ -65,12 +65,6 @@ impl TableName {
     pub fn table(&self) -> &str {
         &self.table
     }
-
-    /// The name for SQL, both parts quoted.
-    pub fn to_sql(&self) -> String {
-        let quoted = |part: &str| format!("\"{}\"", part.replace('"', "\"\""));
-        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
-    }
 }
 
 impl fmt::Display for TableName {
@@ -155,7 +149,8 @@ mod tests {
     #[test]
     fn quoting_comes_back() {
         let name = TableName::parse(r#""My ""S"".x"."Out-Box""#).unwrap();
-        assert_eq!(TableName::parse(&name.to_sql()).unwrap(), name);
+        let quoted = ::postgres::quote_qualified(name.schema(), name.table());
+        assert_eq!(TableName::parse(&quoted).unwrap(), name);
         assert_eq!(name.to_string(), r#"My "S".x.Out-Box"#);
     }
 }

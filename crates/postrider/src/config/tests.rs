@@ -44,7 +44,6 @@ fn two_urls_are_enough() {
     ]));
     assert_eq!(settings.postgres.slot, "postrider");
     assert_eq!(settings.postgres.publication, "postrider");
-    assert_eq!(settings.postgres.url_origin, "DATABASE_URL");
     assert_eq!(settings.nats.url.expose(), "nats://broker:4222");
     assert_eq!(settings.nats.stream, "OUTBOX");
     assert_eq!(settings.nats.writers, None);
@@ -69,10 +68,6 @@ fn flag_before_variable_before_file_before_shared_url() {
     );
     let settings = ok(&file);
     assert_eq!(settings.postgres.url.expose(), "postgres://u@file/d");
-    assert_eq!(
-        settings.postgres.url_origin,
-        format!("postgres.url ({FILE}:2)")
-    );
     assert_eq!(settings.nats.url.expose(), "nats://shared");
     assert_eq!(settings.postgres.slot, "file");
     let variable = set(file, "POSTRIDER_POSTGRES_URL", "postgres://u@variable/d");
@@ -225,7 +220,7 @@ fn all_faults_at_once() {
             "\"explode\" is not one of",
         ),
         ("POSTRIDER_POSTGRES_SLOTT: ", "unknown variable"),
-        ("p.toml:2: postgres.slot: ", "has 'M' in it"),
+        ("p.toml:2: postgres.slot: ", "lower-case letters"),
         ("p.toml:4: nats.stream: ", "has '.' in it"),
         ("p.toml:5: nats.streem: ", "unknown key"),
         ("p.toml:6: nats.replicas: ", "not a whole number"),
@@ -408,4 +403,22 @@ fn broken_syntax_still_lists_the_other_layers() {
     assert!(all[1].starts_with(&format!("{FILE}:1: ")), "{all:?}");
     // What the file would have said is not known, so nothing is said to be missing.
     assert!(!all.join("\n").contains("no database is given"), "{all:?}");
+}
+
+#[test]
+fn what_libpq_reads_about_tls_is_read_here_too() {
+    let variables = [
+        ("DATABASE_URL", "postgres://u@h/d"),
+        ("PGSSLMODE", "disable"),
+    ];
+    let settings = ok(&MemoryEnvironment::with_variables(variables));
+    assert_eq!(
+        settings
+            .postgres
+            .libpq
+            .tls
+            .get("PGSSLMODE")
+            .map(String::as_str),
+        Some("disable")
+    );
 }

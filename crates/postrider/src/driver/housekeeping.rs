@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use outbox::{Relay, SourceFault, SourceFaultKind, Writers};
-use postgres::Control;
-use tokio::sync::Mutex;
 
 use crate::config::Settings;
 
+use super::control::SharedControl;
 use super::session::{self, Session};
-use super::tasks::{self, Tasks};
+use super::tasks::Tasks;
 
 /// How often the streamer of an exclusive stream looks whether a command waits for its turn.
 const TURN_EVERY: Duration = Duration::from_secs(1);
@@ -45,7 +44,7 @@ impl Housekeeping {
         &mut self,
         now: Instant,
         relay: &Relay,
-        tasks: &Tasks,
+        tasks: &mut Tasks,
         session: Option<&Session>,
     ) {
         if self.publication_at <= now {
@@ -95,26 +94,26 @@ impl Housekeeping {
 /// answer is the session's trouble, not told here.
 pub(super) async fn check_publication(
     settings: &Settings,
-    control: &Mutex<Option<Control>>,
+    control: &SharedControl,
 ) -> Option<SourceFault> {
     let name = &settings.postgres.publication;
-    let mut guard = control.lock().await;
-    let found = match tasks::connected(settings, &mut guard).await {
-        Ok(control) => {
+    let tables = session::plan(settings, false).tables;
+    let found = control
+        .with(settings, "looking at the publication", async |control| {
             // At the same pace, and of no account: rows that a halt was noted at may have flowed.
             let _ = control.forget_halts(&settings.postgres.slot).await;
-            control.publication(name).await
-        }
-        Err(error) => Err(error),
-    };
+            control.publication(name, &tables).await
+        })
+        .await;
     let publication = match found {
         Ok(Some(publication)) => publication,
         Ok(None) => {
             return Some(SourceFault {
                 kind: SourceFaultKind::PublicationMissing,
                 detail: format!(
-                    "publication {name} was dropped; rows committed since then are not streamed. \
-                     Make it again with `postrider setup`, then send those rows again"
+                    "publication {name} was dropped; rows committed since then are not streamed; \
+                     cure: {}",
+                    postgres::Fault::PublicationMissing.cure().unwrap_or("")
                 ),
             });
         }
@@ -127,8 +126,7 @@ pub(super) async fn check_publication(
     let lacking = settings
         .outboxes
         .iter()
-        .find(|spec| publication.table(&spec.schema, &spec.table).is_none())
-        .filter(|_| !publication.all_tables);
+        .find(|spec| publication.table(&spec.schema, &spec.table).is_none());
     let detail = match lacking {
         Some(spec) => format!(
             "publication {name} no longer has table {}.{}: ALTER PUBLICATION {} ADD TABLE {}; \

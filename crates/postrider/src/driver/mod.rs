@@ -5,10 +5,10 @@
 //! connections, reading back, writing dead letters) runs in tasks of its own and reports over one
 //! channel, so that nothing holds up the status updates.
 
+mod control;
 mod epoch;
 mod housekeeping;
 mod session;
-mod signals;
 mod tasks;
 
 use std::collections::VecDeque;
@@ -23,6 +23,7 @@ use pgoutput::Frame;
 use tokio::sync::mpsc;
 
 use crate::config::Settings;
+use crate::signals::Signals;
 
 pub(crate) use self::epoch::{owner, target};
 pub(crate) use self::session::{
@@ -33,7 +34,6 @@ pub(crate) use self::tasks::headers_json;
 
 use self::housekeeping::Housekeeping;
 use self::session::Session;
-use self::signals::Signals;
 use self::tasks::{Report, Tasks};
 
 /// Frames that are taken from the replication stream at a time. Enough to make a wake-up worth its
@@ -93,11 +93,7 @@ impl Driver {
     }
 
     /// Streams until a signal, a caught-up target or a fault that only a person can cure.
-    ///
-    /// # Errors
-    /// When the process cannot listen to signals.
-    pub async fn run(mut self) -> std::io::Result<Stopped> {
-        let mut signals = Signals::listen()?;
+    pub async fn run(mut self, signals: &mut Signals) -> Stopped {
         let mut events = Vec::new();
         let mut batch = Vec::new();
         loop {
@@ -108,10 +104,10 @@ impl Driver {
             self.perform(now).await;
             if let Some(stopped) = self.stopped.take() {
                 self.finish(now).await;
-                return Ok(stopped);
+                return stopped;
             }
             self.housekeeping
-                .look(now, &self.relay, &self.tasks, self.session.as_ref());
+                .look(now, &self.relay, &mut self.tasks, self.session.as_ref());
             let wake_at = self
                 .relay
                 .poll_timeout()

@@ -16,7 +16,10 @@ use postgres::{
 use crate::config::Settings;
 use crate::exit::{CommandError, Exit};
 
-use super::tasks;
+/// How long the look at the catalog before a session may take, and then the session's beginning.
+/// Both take milliseconds, unless somebody holds locks on the catalog or the server is gone. The
+/// session's commands have their own limit below it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Seconds from 1970 to 2000, where PostgreSQL's clock begins.
 const POSTGRES_EPOCH_UNIX_SECONDS: u64 = 946_684_800;
@@ -38,7 +41,7 @@ impl Told {
                 self.warn_once(finding.to_string());
             }
         }
-        for (table, _) in &report.tables {
+        for table in &report.tables {
             if let Err(fault) = check_columns(settings, table) {
                 self.warn_once(format!("{fault}; its next row will stop the streamer"));
             }
@@ -186,35 +189,77 @@ pub(crate) fn plan(settings: &Settings, dead_letters: bool) -> SetupPlan {
 
 /// Checks everything that the slot needs, then begins to stream. The publication is looked at each
 /// time: on server 18 the rows of a missing one vanish without an error.
-pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, SourceFault> {
-    let pg = &settings.postgres;
-    let config = pg.connect_config().map_err(|error| SourceFault {
-        kind: SourceFaultKind::Unfit,
-        detail: error.to_string(),
-    })?;
-    let report = postgres::check(&config, &plan(settings, false)).await;
-    let report = report.map_err(|error| fault_of(&error))?;
-    if let Some(detail) = collisions(settings, report.tables.iter().map(|(table, _)| table)) {
-        let kind = SourceFaultKind::Misconfigured;
-        return Err(SourceFault { kind, detail });
-    }
-    told.warn_of(settings, &report);
-    if let Some(finding) = report.faults().next() {
-        return Err(fault_of_finding(finding));
-    }
+///
+/// Connecting bounds itself, by the hosts of the URL and their `connect_timeout`; all else is
+/// bounded here.
+pub(super) async fn open(
+    settings: &Settings,
+    config: ConnectConfig,
+    told: &Told,
+) -> Result<Opened, SourceFault> {
     let control = Control::connect(&config)
         .await
         .map_err(|error| fault_of(&error))?;
-    let confirmed_flush = control.confirmed_flush(&pg.slot).await;
-    let confirmed_flush = confirmed_flush
-        .map_err(|error| fault_of(&error))?
-        .unwrap_or_default();
-    let tables = outbox_tables(settings, &control)
-        .await
-        .map_err(|error| fault_of(&error))?;
-    let mut session = ReplicationSession::connect(&config)
-        .await
-        .map_err(|error| fault_of(&error))?;
+    // On the very server that is looked at.
+    let config = config.only_at(control.host());
+    let looking = in_time(look(settings, &control, told));
+    let (looked, session) = tokio::join!(looking, ReplicationSession::connect(&config));
+    let (looked, session) = match (looked, session) {
+        (Ok(looked), Ok(session)) => (looked, session),
+        (Err(fault), Ok(session)) => {
+            session.close().await;
+            return Err(fault);
+        }
+        (Ok(_), Err(error)) => return Err(fault_of_login(&config, &error)),
+        (Err(fault), Err(error)) => return Err(first_to_cure(fault, &config, &error)),
+    };
+    let confirmed_flush = looked.confirmed_flush;
+    let beginning = begin(settings, &config, &control, session, confirmed_flush);
+    let (session, start) = in_time(beginning).await?;
+    Ok(Opened {
+        session,
+        start,
+        tables: looked.tables,
+        colliding_tables: looked.colliding_tables,
+        control,
+    })
+}
+
+/// Gives up what takes longer than [`ANSWER_TIMEOUT`].
+async fn in_time<T>(
+    asking: impl Future<Output = Result<T, SourceFault>>,
+) -> Result<T, SourceFault> {
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
+    answer.unwrap_or_else(|_| {
+        Err(SourceFault {
+            kind: SourceFaultKind::Unreachable,
+            detail: format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+        })
+    })
+}
+
+/// Of what the catalog says and why the session could not log in: the server as a whole comes
+/// first, then our rights on it, then what is made with them.
+fn first_to_cure(looked: SourceFault, config: &ConnectConfig, error: &PgError) -> SourceFault {
+    use SourceFaultKind as Kind;
+    let login = fault_of_login(config, error);
+    let is_ours = matches!(login.kind, Kind::Permission | Kind::Authentication);
+    match looked.kind {
+        Kind::Unfit => looked,
+        _ if is_ours => login,
+        _ => looked,
+    }
+}
+
+/// Begins to stream from the slot.
+async fn begin(
+    settings: &Settings,
+    config: &ConnectConfig,
+    control: &Control,
+    mut session: ReplicationSession,
+    confirmed_flush: Lsn,
+) -> Result<(Session, SessionStart), SourceFault> {
+    let pg = &settings.postgres;
     let identity = session
         .identify_system()
         .await
@@ -226,9 +271,9 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
         .await;
     let stream = match started {
         Ok(stream) => stream,
-        Err(error) => return Err(start_fault(&control, &pg.slot, &error).await),
+        Err(error) => return Err(start_fault(control, &pg.slot, &error).await),
     };
-    refuse_to_hold_up_commits(&control, &pg.slot).await?;
+    refuse_to_hold_up_commits(control, &pg.slot).await?;
     // Until the slot was ours its holder may have been sent rows that were flushed after
     // IDENTIFY_SYSTEM. Should the control connection have met another server of a failover, the
     // greater of the two only makes a stale tail known later.
@@ -241,19 +286,43 @@ pub(super) async fn open(settings: &Settings, told: &Told) -> Result<Opened, Sou
     let start = SessionStart {
         forks: forks.collect(),
         log_end: identity.wal_position.max(flushed),
-        source: named(identity, &config, &pg.slot),
+        source: named(identity, config, &pg.slot),
         confirmed_flush,
     };
-    let colliding = report.tables.iter().map(|(table, _)| table);
-    Ok(Opened {
-        session: Session { stream },
-        start,
+    Ok((Session { stream }, start))
+}
+
+/// What the catalog says.
+struct Looked {
+    confirmed_flush: Lsn,
+    tables: (Lsn, Vec<(u32, usize)>),
+    colliding_tables: Vec<String>,
+}
+
+/// Checks all that the slot needs.
+async fn look(settings: &Settings, control: &Control, told: &Told) -> Result<Looked, SourceFault> {
+    let report = postgres::check(control, &plan(settings, false)).await;
+    let report = report.map_err(|error| fault_of(&error))?;
+    if let Some(detail) = collisions(settings, report.tables.iter()) {
+        let kind = SourceFaultKind::Misconfigured;
+        return Err(SourceFault { kind, detail });
+    }
+    told.warn_of(settings, &report);
+    if let Some(finding) = report.faults().next() {
+        return Err(fault_of_finding(finding));
+    }
+    let confirmed_flush = control.confirmed_flush(&settings.postgres.slot).await;
+    let confirmed_flush = confirmed_flush
+        .map_err(|error| fault_of(&error))?
+        .unwrap_or_default();
+    let tables = outbox_tables(settings, control).await;
+    let tables = tables.map_err(|error| fault_of(&error))?;
+    let colliding = report.tables.iter();
+    let colliding = colliding.filter(|table| may_collide(settings, table));
+    Ok(Looked {
+        confirmed_flush,
         tables,
-        colliding_tables: colliding
-            .filter(|table| may_collide(settings, table))
-            .map(|table| table.name.to_string())
-            .collect(),
-        control,
+        colliding_tables: colliding.map(|table| table.name.to_string()).collect(),
     })
 }
 
@@ -280,11 +349,11 @@ pub(crate) async fn source_of(config: &ConnectConfig, slot: &str) -> Result<Sour
 /// Says how many rows of each outbox are older than the slot, which never brings them.
 pub(super) async fn tell_older_rows(
     settings: &Settings,
-    control: &tokio::sync::Mutex<Option<Control>>,
+    config: &ConnectConfig,
     told: &Told,
 ) -> Result<(), PgError> {
-    let mut guard = control.lock().await;
-    let control = tasks::connected(settings, &mut guard).await?;
+    // A connection of its own: counting may take its time, and nothing waits for it.
+    let control = Control::connect(config).await?;
     for name in &plan(settings, false).tables {
         let Some(table) = control.table(name).await? else {
             continue;
@@ -397,6 +466,15 @@ pub(super) fn fault_of(error: &PgError) -> SourceFault {
         detail.push_str(cure);
     }
     SourceFault { kind, detail }
+}
+
+/// What it means that the replication session could not log in, with the cure for this very role.
+fn fault_of_login(config: &ConnectConfig, error: &PgError) -> SourceFault {
+    let mut fault = fault_of(error);
+    if let Some(finding) = postgres::replication_refusal(config, error) {
+        fault.detail = finding.to_string();
+    }
+    fault
 }
 
 /// What a finding of the check means to the relay.

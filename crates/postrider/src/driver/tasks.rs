@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use jetstream::{Epoch, EpochReader, NatsOptions};
 use outbox::{
     BrokerFault, BrokerFaultKind, DeadLetter, EpochStart, Headers, LookBack, LookBackRange,
-    ReadBack, ReadNext, Source, SourceFault, Taker, Token, Writers, header,
+    ReadBack, ReadNext, Source, SourceFault, SourceFaultKind, Taker, Token, Writers, header,
 };
 use pgoutput::Lsn;
-use postgres::{Control, Fault, PgError};
-use tokio::sync::{Mutex, Semaphore, mpsc, watch};
+use postgres::{Control, PgError};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::config::Settings;
 
+use super::control::SharedControl;
 use super::session::{self, Opened, Session, Told};
 use super::{epoch, housekeeping};
 
@@ -31,9 +32,6 @@ const PARK_RETRY: Duration = Duration::from_secs(2);
 /// How long an epoch may take to open, all its questions included. Above the sum of what its own
 /// requests wait, so that their better errors come first.
 const OPEN_EPOCH_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long a session may take to open.
-const OPEN_SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long tasks may take to end with the process.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,7 +68,7 @@ pub(super) enum Report {
 /// Why a dead letter is not written.
 #[derive(Debug)]
 pub(super) struct ParkFailure {
-    /// Whether the role may write it at all.
+    /// Whether it can be written at all, by this role and into this table.
     pub(super) permitted: bool,
     pub(super) detail: String,
 }
@@ -89,8 +87,10 @@ pub(super) struct Tasks {
     read_backs: Arc<Semaphore>,
     /// Known from the first session on; an epoch needs it to tell whose stream it is.
     owner: watch::Sender<Option<String>>,
-    /// The connection for dead letters and checks, opened when first needed.
-    control: Arc<Mutex<Option<Control>>>,
+    /// The connection for dead letters and checks.
+    control: Arc<SharedControl>,
+    /// The check of the publication that is under way.
+    checking: Option<JoinHandle<()>>,
     /// A command has kept its turn beyond all measure; it is not waited for again until it ends.
     gave_up: Arc<AtomicBool>,
 }
@@ -108,6 +108,7 @@ impl Tasks {
             read_backs: Arc::new(Semaphore::new(MAX_READ_BACKS)),
             owner: watch::Sender::new(None),
             control: Arc::default(),
+            checking: None,
             gave_up: Arc::default(),
         };
         (tasks, receiver)
@@ -126,21 +127,21 @@ impl Tasks {
     pub(super) fn open_session(&mut self) {
         let settings = Arc::clone(&self.settings);
         let told = Arc::clone(&self.told);
+        let control = Arc::clone(&self.control);
         let parting = self.parting.take();
         self.spawn(async move {
             if let Some(parting) = parting {
                 // The slot is free only then. How it went is in the log.
                 let _ = parting.await;
             }
-            let opened =
-                tokio::time::timeout(OPEN_SESSION_TIMEOUT, session::open(&settings, &told)).await;
-            Report::SessionOpened(match opened {
-                Ok(result) => result.map(Box::new),
-                Err(_) => Err(SourceFault {
-                    kind: outbox::SourceFaultKind::Unreachable,
-                    detail: format!("no session within {} s", OPEN_SESSION_TIMEOUT.as_secs()),
+            let opened = match control.config(&settings) {
+                Ok(config) => session::open(&settings, config, &told).await,
+                Err(error) => Err(SourceFault {
+                    kind: SourceFaultKind::Unfit,
+                    detail: error.to_string(),
                 }),
-            })
+            };
+            Report::SessionOpened(opened.map(Box::new))
         });
     }
 
@@ -156,19 +157,13 @@ impl Tasks {
 
     /// Takes the control connection that came with a session.
     pub(super) fn keep_control(&self, control: Control) {
-        // A dead letter that is being written holds the lock, with a connection that works.
-        if let Ok(mut kept) = self.control.try_lock() {
-            *kept = Some(control);
-        }
+        self.control.keep(control);
     }
 
     /// Whether the server has closed the control connection. A fast shutdown ends ordinary
     /// connections first and then waits for the walsenders, whose stream may be full and unread.
     pub(super) fn control_was_closed(&self) -> bool {
-        let Ok(mut control) = self.control.try_lock() else {
-            return false;
-        };
-        control.take_if(|control| control.is_closed()).is_some()
+        self.control.was_closed()
     }
 
     pub(super) fn open_epoch(&mut self, number: u64) {
@@ -258,7 +253,7 @@ impl Tasks {
             let result = park(&settings, &control, &letter)
                 .await
                 .map_err(|error| ParkFailure {
-                    permitted: !is_refused(&error),
+                    permitted: !is_permanent(&error),
                     detail: error.one_line(),
                 });
             if result.as_ref().is_err_and(|failure| failure.permitted) {
@@ -295,10 +290,11 @@ impl Tasks {
     /// Says once how many rows of the outboxes the slot will never bring.
     pub(super) fn tell_older_rows(&self) {
         let settings = Arc::clone(&self.settings);
-        let control = Arc::clone(&self.control);
+        let config = self.control.config(&self.settings);
         let told = Arc::clone(&self.told);
         tokio::spawn(async move {
-            if let Err(error) = session::tell_older_rows(&settings, &control, &told).await {
+            let Ok(config) = config else { return };
+            if let Err(error) = session::tell_older_rows(&settings, &config, &told).await {
                 tracing::debug!("older rows could not be counted: {}", error.one_line());
             }
         });
@@ -307,14 +303,10 @@ impl Tasks {
     /// Notes the row at which the streamer halts, for `status`. Where the role may not, the log
     /// alone has it.
     pub(super) async fn note_halted(&self, letter: &DeadLetter) {
-        let noting = async {
-            let mut guard = self.control.lock().await;
-            let control = connected(&self.settings, &mut guard).await?;
-            let parts = LetterParts::of(letter);
-            control
-                .note_halted(&parts.row(&self.settings, letter))
-                .await
-        };
+        let parts = LetterParts::of(letter);
+        let row = parts.row(&self.settings, letter);
+        let noting = async |control: &Control| control.note_halted(&row).await;
+        let noting = self.control.with(&self.settings, "noting a halt", noting);
         match tokio::time::timeout(NOTE_TIMEOUT, noting).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -326,26 +318,28 @@ impl Tasks {
 
     /// Removes what was noted of halts at rows that have flowed since.
     pub(super) async fn forget_halts(&self) {
-        let forgetting = async {
-            let mut guard = self.control.lock().await;
-            let control = connected(&self.settings, &mut guard).await?;
-            control.forget_halts(&self.settings.postgres.slot).await
-        };
+        let slot = &self.settings.postgres.slot;
+        let forgetting = async |control: &Control| control.forget_halts(slot).await;
+        let what = "removing notes of halts";
+        let forgetting = self.control.with(&self.settings, what, forgetting);
         if let Ok(Err(error)) = tokio::time::timeout(NOTE_TIMEOUT, forgetting).await {
             tracing::debug!("notes of halts stay: {}", error.one_line());
         }
     }
 
-    /// Looks whether slot and publication still are what they were.
-    pub(super) fn check_publication(&self) {
+    /// Looks whether the publication still is what it was, unless the last look is not over yet.
+    pub(super) fn check_publication(&mut self) {
+        if self.checking.as_ref().is_some_and(|it| !it.is_finished()) {
+            return;
+        }
         let settings = Arc::clone(&self.settings);
         let control = Arc::clone(&self.control);
         let reports = self.reports.clone();
-        tokio::spawn(async move {
+        self.checking = Some(tokio::spawn(async move {
             if let Some(fault) = housekeeping::check_publication(&settings, &control).await {
                 let _ = reports.send(Report::SourceFault(fault)).await;
             }
-        });
+        }));
     }
 
     pub(super) async fn finish(mut self) {
@@ -362,12 +356,10 @@ impl Tasks {
     }
 }
 
-async fn turn_is_taken(settings: &Settings, control: &Mutex<Option<Control>>) -> bool {
-    let looking = async {
-        let mut guard = control.lock().await;
-        let control = connected(settings, &mut guard).await?;
-        control.turn_is_taken(&settings.postgres.slot).await
-    };
+async fn turn_is_taken(settings: &Settings, control: &SharedControl) -> bool {
+    let slot = &settings.postgres.slot;
+    let looking = async |control: &Control| control.turn_is_taken(slot).await;
+    let looking = control.with(settings, "looking whose turn it is", looking);
     match tokio::time::timeout(TURN_LOOK_TIMEOUT, looking).await {
         Ok(Ok(taken)) => taken,
         Ok(Err(error)) => {
@@ -380,7 +372,7 @@ async fn turn_is_taken(settings: &Settings, control: &Mutex<Option<Control>>) ->
 
 /// Waits, within limits, until no command writes the stream. Only an exclusive stream needs it:
 /// the chain of one would break that of the other.
-async fn await_turn(settings: &Settings, control: &Mutex<Option<Control>>, gave_up: &AtomicBool) {
+async fn await_turn(settings: &Settings, control: &SharedControl, gave_up: &AtomicBool) {
     if settings.nats.writers == Some(Writers::Shared) {
         return;
     }
@@ -406,29 +398,37 @@ async fn await_turn(settings: &Settings, control: &Mutex<Option<Control>>, gave_
         tokio::time::sleep(TURN_POLL).await;
     };
     gave_up.store(gave_up_now, Ordering::Relaxed);
-    if let Some(control) = control.lock().await.as_ref()
-        && gap == Some(control.backend_pid())
-    {
-        let ending = control.end_gap(&settings.postgres.slot);
-        if let Ok(Err(error)) = tokio::time::timeout(TURN_LOOK_TIMEOUT, ending).await {
-            tracing::debug!("the gap ends with its connection: {}", error.one_line());
-        }
+    if gap.is_none() {
+        return;
+    }
+    let slot = &settings.postgres.slot;
+    let ending = async |control: &Control| match gap {
+        Some(pid) if pid == control.backend_pid() => control.end_gap(slot).await,
+        _ => Ok(()),
+    };
+    let ending = control.with(settings, "ending a gap", ending);
+    if let Ok(Err(error)) = tokio::time::timeout(TURN_LOOK_TIMEOUT, ending).await {
+        tracing::debug!("the gap ends with its connection: {}", error.one_line());
     }
 }
 
 /// Says that nothing is in flight, unless this connection says so already.
 async fn give_way(
     settings: &Settings,
-    control: &Mutex<Option<Control>>,
+    control: &SharedControl,
     gap: &mut Option<i32>,
 ) -> Result<(), PgError> {
-    let mut guard = control.lock().await;
-    let control = connected(settings, &mut guard).await?;
-    if *gap != Some(control.backend_pid()) {
-        control.begin_gap(&settings.postgres.slot).await?;
-        *gap = Some(control.backend_pid());
-    }
-    Ok(())
+    let slot = &settings.postgres.slot;
+    let giving = async |control: &Control| {
+        if *gap != Some(control.backend_pid()) {
+            control.begin_gap(slot).await?;
+            *gap = Some(control.backend_pid());
+        }
+        Ok(())
+    };
+    control
+        .with(settings, "giving way to a command", giving)
+        .await
 }
 
 fn nats_options(settings: &Settings) -> Result<NatsOptions, BrokerFault> {
@@ -454,28 +454,17 @@ async fn open_epoch(
     Epoch::open(&options, &epoch::target(settings, owner), number).await
 }
 
-/// The control connection, opened anew if there is none that works.
-pub(super) async fn connected<'a>(
-    settings: &Settings,
-    control: &'a mut Option<Control>,
-) -> Result<&'a Control, PgError> {
-    if control.as_ref().is_none_or(Control::is_closed) {
-        let config = settings.postgres.connect_config().map_err(PgError::Io)?;
-        *control = Some(Control::connect(&config).await?);
-    }
-    control.as_ref().ok_or(PgError::Closed)
-}
-
 /// Commits a dead letter; writing one twice is the same as once.
 async fn park(
     settings: &Settings,
-    control: &Mutex<Option<Control>>,
+    control: &SharedControl,
     letter: &DeadLetter,
 ) -> Result<(), PgError> {
-    let mut guard = control.lock().await;
-    let control = connected(settings, &mut guard).await?;
     let parts = LetterParts::of(letter);
-    control.park(&parts.row(settings, letter)).await?;
+    let row = parts.row(settings, letter);
+    let parking = async |control: &Control| control.park(&row).await;
+    let what = "writing a dead letter";
+    control.with(settings, what, parking).await?;
     Ok(())
 }
 
@@ -528,10 +517,15 @@ impl LetterParts {
     }
 }
 
-/// Whether the role may not write dead letters, or there is nowhere to write them.
-fn is_refused(error: &PgError) -> bool {
-    /// The table or its schema does not exist (PostgreSQL manual, appendix A).
-    const UNDEFINED: [&str; 2] = ["42P01", "3F000"];
-    let undefined = |server: &postgres::ServerError| UNDEFINED.contains(&server.code.as_str());
-    error.fault() == Fault::PermissionDenied || error.server().is_some_and(undefined)
+/// Whether trying again would only fail again: the role may not write dead letters, there is no
+/// place to write them, or the table does not take this row.
+fn is_permanent(error: &PgError) -> bool {
+    /// Classes of codes: feature not supported, data, integrity, invalid schema, syntax or access
+    /// rule, limits of the program, errors of triggers (PostgreSQL manual, appendix A).
+    const CLASSES: [&str; 7] = ["0A", "22", "23", "3F", "42", "54", "P0"];
+    error.server().is_some_and(|server| {
+        CLASSES
+            .iter()
+            .any(|class| server.code.as_str().starts_with(class))
+    })
 }

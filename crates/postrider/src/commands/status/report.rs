@@ -15,9 +15,6 @@ use crate::exit::StatusExit;
 /// How long either server may take. `status` serves as a check, which must end.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest time for which a lag is measured by waiting: a check has to end.
-const MEASURE_LIMIT: Duration = Duration::from_secs(30);
-
 /// How often the confirmed position is looked at meanwhile.
 const MEASURE_EVERY: Duration = Duration::from_millis(50);
 
@@ -62,48 +59,35 @@ impl Report {
             Ok(Some(slot)) => slot,
         };
         let bytes = |value: Option<i64>| value.map(|value| u64::try_from(value).unwrap_or(0));
+        let in_bytes = |value: u64| format!("{value} B");
+        let in_seconds = |value: Duration| format!("{:.3} s", value.as_secs_f64());
         let checks = [
-            (
-                "not confirmed",
-                "--max-lag-bytes",
-                "B",
+            checked(
+                "not confirmed (--max-lag-bytes)",
                 limits.max_lag_bytes,
                 bytes(slot.unconfirmed_bytes),
+                in_bytes,
             ),
-            (
-                "WAL retained",
-                "--max-retained-bytes",
-                "B",
+            checked(
+                "WAL retained (--max-retained-bytes)",
                 limits.max_retained_bytes,
                 bytes(slot.retained_bytes),
+                in_bytes,
             ),
-            (
-                "lag",
-                "--max-lag-seconds",
-                "ms",
-                limits.max_lag.map(millis),
-                self.lag.map(millis),
+            checked(
+                "lag (--max-lag-seconds)",
+                limits.max_lag,
+                self.lag,
+                in_seconds,
             ),
         ];
-        let (mut over, mut unknown) = (Vec::new(), Vec::new());
-        for (what, flag, unit, limit, value) in checks {
-            match (limit, value) {
-                (Some(limit), Some(value)) if value > limit => {
-                    over.push(format!(
-                        "over limit: {what}: {value} {unit}, {flag} allows {limit} {unit}"
-                    ));
-                }
-                (Some(_), None) => unknown.push(format!("cannot tell: {what} ({flag})")),
-                _ => {}
-            }
-        }
-        let exit = match (over.is_empty(), unknown.is_empty()) {
-            (_, false) => StatusExit::Unknown,
-            (false, true) => StatusExit::OverLimit,
-            (true, true) => StatusExit::Fine,
-        };
-        over.append(&mut unknown);
-        (exit, over)
+        // A limit that is known to be exceeded is worth more than one that cannot be told.
+        let worst = [StatusExit::OverLimit, StatusExit::Unknown];
+        let exit = worst
+            .into_iter()
+            .find(|worse| checks.iter().flatten().any(|(exit, _)| exit == worse));
+        let reasons = checks.into_iter().flatten().map(|(_, reason)| reason);
+        (exit.unwrap_or(StatusExit::Fine), reasons.collect())
     }
 
     pub(super) fn json(&self) -> Value {
@@ -204,6 +188,24 @@ fn dead_letters_json(letters: &DeadLetterStats, report: &mut Map<String, Value>)
     }
 }
 
+/// What a limit says about a value, if it says anything.
+fn checked<T: PartialOrd + Copy>(
+    what: &str,
+    limit: Option<T>,
+    value: Option<T>,
+    shown: impl Fn(T) -> String,
+) -> Option<(StatusExit, String)> {
+    match (limit?, value) {
+        (limit, Some(value)) if value > limit => {
+            let (limit, value) = (shown(limit), shown(value));
+            let reason = format!("over limit: {what}: {value}, at most {limit} allowed");
+            Some((StatusExit::OverLimit, reason))
+        }
+        (_, Some(_)) => None,
+        (_, None) => Some((StatusExit::Unknown, format!("cannot tell: {what}"))),
+    }
+}
+
 /// Absent, not null: so a reader cannot take it for a value.
 fn without_null(value: Value) -> Value {
     match value {
@@ -215,10 +217,6 @@ fn without_null(value: Value) -> Value {
         ),
         other => other,
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How far delivery lies behind in time, as far as the server alone can tell: not at all when all
@@ -233,8 +231,8 @@ fn lag_of(slot: &SlotLag) -> Option<Duration> {
 }
 
 /// How long it takes until what is in the log now is confirmed: the honest measure of a lag in time
-/// that the server does not keep. Waits until `limit` is passed, but no longer than
-/// [`MEASURE_LIMIT`], after which it cannot be told.
+/// that the server does not keep. Waits until `limit` is passed: only
+/// then is it known to be exceeded.
 async fn measured_lag(
     control: &Control,
     slot: &SlotLag,
@@ -245,11 +243,16 @@ async fn measured_lag(
     };
     let begin = Instant::now();
     loop {
-        match control.confirmed_flush(&slot.slot).await? {
+        let asked = control.confirmed_flush(&slot.slot);
+        let answer = tokio::time::timeout(READ_TIMEOUT, asked).await;
+        let answer = answer.map_err(|_| postgres::PgError::Timeout {
+            what: "reading the confirmed position".to_owned(),
+            limit: READ_TIMEOUT,
+        })?;
+        let waited = begin.elapsed();
+        match answer? {
             None => return Ok(None),
-            Some(confirmed) if confirmed >= target => return Ok(Some(begin.elapsed())),
-            Some(_) if begin.elapsed() > limit => return Ok(Some(begin.elapsed())),
-            Some(_) if begin.elapsed() > MEASURE_LIMIT => return Ok(None),
+            Some(confirmed) if confirmed >= target || waited > limit => return Ok(Some(waited)),
             Some(_) => tokio::time::sleep(MEASURE_EVERY).await,
         }
     }
