@@ -288,8 +288,9 @@ fn connect_fault(options: &NatsOptions, error: &ConnectError) -> BrokerFault {
             BrokerFaultKind::Authentication,
             format!("{servers}: {words}; renew the credentials"),
         ),
+        // A proxy before a server that is just being restarted does the same, so this passes.
         _ if named("expected info, got nothing") && !options.tls_first => fault(
-            BrokerFaultKind::Tls,
+            BrokerFaultKind::Unreachable,
             format!(
                 "{servers}: the server closed the connection without a word; if its configuration \
                  says handshake_first, set nats.tls_first = true"
