@@ -14,25 +14,33 @@
 
 #![warn(missing_docs)]
 
+mod book;
 mod check;
+mod checker;
 mod line;
 mod load;
 mod rng;
 mod sampler;
+mod scene;
 mod stage;
 mod stored;
 pub mod witness;
 
-pub use check::{Table, check_order, check_payloads};
+pub use book::Findings;
+pub use check::{Table, check_once, check_order, check_payloads};
+pub use checker::Checker;
 pub use line::{Ended, Line, Streamer, Writers, program};
 pub use load::{Load, LoadPlan};
 pub use rng::Rng;
-pub use sampler::Sampler;
-pub use stage::{Stage, Versions, for_each_version};
-pub use stored::{Stored, last_sequence, read_stream};
+pub use sampler::{Sample, Sampler};
+pub use scene::Scene;
+pub use stage::{
+    ClusterStage, Proxies, Servers, Stage, Versions, client, for_each_version, jetstream,
+};
+pub use stored::{Stored, last_sequence, read_from, read_stream};
 pub use testbed::{
-    Nats, NatsBuilder, NatsVersion, PgVersion, Postgres, PostgresBuilder, Program, Progress,
-    StopMode, wait_until,
+    Direction, Fault, Nats, NatsBuilder, NatsCluster, NatsVersion, PgVersion, Postgres,
+    PostgresBuilder, Program, Progress, Proxy, StopMode, wait_until,
 };
 
 use std::time::Duration;

@@ -10,7 +10,7 @@ use testbed::{Program, ProgramBuilder, Progress, wait_until};
 use tokio_postgres::Client;
 
 use crate::PATIENCE;
-use crate::stage::Stage;
+use crate::stage::{Proxies, Servers, client, jetstream};
 
 /// How much of the streamer's log a failing test shows.
 const LOG_TAIL_LINES: usize = 40;
@@ -79,6 +79,8 @@ pub struct Line {
     pub stream: String,
     /// Who writes the stream.
     pub writers: Writers,
+    postgres_url: String,
+    nats_url: String,
     flags: Vec<String>,
     /// Holds the configuration file, where there is one.
     folder: Option<tempfile::TempDir>,
@@ -90,21 +92,29 @@ impl Line {
     ///
     /// # Errors
     /// When the database cannot be made or the program is missing.
-    pub async fn new(stage: &Stage, database: &str) -> Result<Self> {
-        stage.postgres.create_database(database).await?;
-        let flags = [
-            "--postgres-url",
-            &stage.postgres.url(database),
-            "--nats-url",
-            &stage.nats.url(),
-        ];
+    pub async fn new(servers: &impl Servers, database: &str) -> Result<Self> {
+        Self::with_program(servers, database, program()?).await
+    }
+
+    /// The same for a program that is elsewhere.
+    ///
+    /// # Errors
+    /// When the database cannot be made.
+    pub async fn with_program(
+        servers: &impl Servers,
+        database: &str,
+        program: PathBuf,
+    ) -> Result<Self> {
+        servers.postgres().create_database(database).await?;
         Ok(Self {
-            program: program()?,
+            program,
             database: database.to_owned(),
             slot: String::from("postrider"),
             stream: String::from("OUTBOX"),
             writers: Writers::Exclusive,
-            flags: flags.map(str::to_owned).to_vec(),
+            postgres_url: servers.postgres().url(database),
+            nats_url: servers.nats_url(),
+            flags: Vec::new(),
             folder: None,
         })
     }
@@ -113,8 +123,8 @@ impl Line {
     ///
     /// # Errors
     /// When `setup` fails.
-    pub async fn ready(stage: &Stage, database: &str, writers: Writers) -> Result<Self> {
-        let line = Self::new(stage, database).await?.writers(writers);
+    pub async fn ready(servers: &impl Servers, database: &str, writers: Writers) -> Result<Self> {
+        let line = Self::new(servers, database).await?.writers(writers);
         line.ok(&["setup", "--create-table"]).await?;
         Ok(line)
     }
@@ -124,6 +134,28 @@ impl Line {
     pub fn writers(mut self, writers: Writers) -> Self {
         self.writers = writers;
         self.flag("--nats-writers", writers.name())
+    }
+
+    /// Another way to the database.
+    #[must_use]
+    pub fn postgres_url(mut self, url: &str) -> Self {
+        self.postgres_url = url.to_owned();
+        self
+    }
+
+    /// Another way to the broker.
+    #[must_use]
+    pub fn nats_url(mut self, url: &str) -> Self {
+        self.nats_url = url.to_owned();
+        self
+    }
+
+    /// Both ways through proxies.
+    #[must_use]
+    pub fn through(mut self, proxies: &Proxies) -> Self {
+        self.postgres_url = proxies.postgres_url(&self.database);
+        self.nats_url = proxies.nats_url();
+        self
     }
 
     /// Another slot, and a publication of the same name.
@@ -167,6 +199,8 @@ impl Line {
     #[must_use]
     pub fn command(&self, words: &[&str]) -> ProgramBuilder {
         Program::builder(&self.program)
+            .args(["--postgres-url", &self.postgres_url])
+            .args(["--nats-url", &self.nats_url])
             .args(&self.flags)
             .args(words)
     }
@@ -205,6 +239,7 @@ impl Line {
         Ok(Streamer {
             label: format!("{} ({})", self.slot, self.database),
             program,
+            tells_its_end: true,
         })
     }
 
@@ -212,9 +247,9 @@ impl Line {
     ///
     /// # Errors
     /// When it ends instead, or does not take the slot in time.
-    pub async fn start(&self, stage: &Stage) -> Result<Streamer> {
+    pub async fn start(&self, servers: &impl Servers) -> Result<Streamer> {
         let mut streamer = self.launch(&[])?;
-        self.wait_holds(stage, &mut streamer).await?;
+        self.wait_holds(servers, &mut streamer).await?;
         Ok(streamer)
     }
 
@@ -222,8 +257,8 @@ impl Line {
     ///
     /// # Errors
     /// When the streamer ends, or the slot is not active in time.
-    pub async fn wait_holds(&self, stage: &Stage, streamer: &mut Streamer) -> Result<i32> {
-        let client = stage.client(&self.database).await?;
+    pub async fn wait_holds(&self, servers: &impl Servers, streamer: &mut Streamer) -> Result<i32> {
+        let client = client(servers, &self.database).await?;
         let holder = wait_until(PATIENCE, "the streamer to take its slot", async || {
             Ok(match (streamer.is_running(), self.holder(&client).await?) {
                 (false, _) => Progress::Done(None),
@@ -257,16 +292,20 @@ impl Line {
     ///
     /// # Errors
     /// When time runs out.
-    pub async fn wait_confirmed(&self, stage: &Stage) -> Result<()> {
-        self.wait_confirmed_within(stage, PATIENCE).await
+    pub async fn wait_confirmed(&self, servers: &impl Servers) -> Result<()> {
+        self.wait_confirmed_within(servers, PATIENCE).await
     }
 
     /// The same, within a time.
     ///
     /// # Errors
     /// When time runs out.
-    pub async fn wait_confirmed_within(&self, stage: &Stage, limit: Duration) -> Result<()> {
-        let client = stage.client(&self.database).await?;
+    pub async fn wait_confirmed_within(
+        &self,
+        servers: &impl Servers,
+        limit: Duration,
+    ) -> Result<()> {
+        let client = client(servers, &self.database).await?;
         let target = wal_position(&client).await?;
         let what = format!("confirmed_flush_lsn to reach {target}");
         wait_until(limit, &what, async || {
@@ -282,8 +321,8 @@ impl Line {
     ///
     /// # Errors
     /// When time runs out.
-    pub async fn wait_stored(&self, stage: &Stage, count: u64) -> Result<()> {
-        let jetstream = stage.jetstream().await?;
+    pub async fn wait_stored(&self, servers: &impl Servers, count: u64) -> Result<()> {
+        let jetstream = jetstream(servers).await?;
         let what = format!("{count} messages in the stream {}", self.stream);
         wait_until(PATIENCE, &what, async || {
             let found = testbed::message_count(&jetstream, &self.stream).await?;
@@ -325,6 +364,7 @@ fn lsn(text: &str) -> Result<Lsn> {
 pub struct Streamer {
     label: String,
     program: Program,
+    tells_its_end: bool,
 }
 
 impl Deref for Streamer {
@@ -354,6 +394,11 @@ impl Streamer {
         }
     }
 
+    /// Its log is not printed in the end.
+    pub fn keep_quiet(&mut self) {
+        self.tells_its_end = false;
+    }
+
     /// The end of its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
@@ -366,10 +411,12 @@ impl Streamer {
 
 impl Drop for Streamer {
     fn drop(&mut self) {
-        println!(
-            "the log of streamer {} ends:\n  {}",
-            self.label,
-            self.log_tail()
-        );
+        if self.tells_its_end {
+            println!(
+                "the log of streamer {} ends:\n  {}",
+                self.label,
+                self.log_tail()
+            );
+        }
     }
 }

@@ -16,6 +16,12 @@ impl Rng {
         Self { state: seed }
     }
 
+    /// The numbers of a seed that the clock gives.
+    #[must_use]
+    pub fn from_clock() -> Self {
+        Self::new(clock())
+    }
+
     /// The numbers of `POSTRIDER_TEST_SEED`, or of a new seed. Either is printed with `what`, so
     /// that a failure can be repeated.
     #[must_use]

@@ -1,11 +1,11 @@
 //! Watches a slot's confirmation throughout a test.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use pgoutput::Lsn;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
 
@@ -23,49 +23,61 @@ const CONFIRMED: &str =
 
 /// What a slot had confirmed at some time.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
-    confirmed: Lsn,
+pub struct Sample {
+    /// Its `confirmed_flush_lsn`.
+    pub confirmed: Lsn,
     /// After the answer came, so not before the server read the number.
-    taken_at_unix_ns: i128,
+    pub taken_at_unix_ns: i128,
 }
 
-/// Reads `confirmed_flush_lsn` again and again, from its start to [`Sampler::finish`].
+/// Reads `confirmed_flush_lsn` again and again, from its start to its drop.
 #[derive(Debug)]
 pub struct Sampler {
-    stop: watch::Sender<bool>,
-    task: JoinHandle<Vec<Sample>>,
+    samples: Arc<Mutex<Vec<Sample>>>,
+    task: JoinHandle<()>,
 }
 
 impl Sampler {
     /// Starts it for a slot of the server of a libpq URL. A server that is away is come back to.
     #[must_use]
     pub fn start(url: &str, slot: &str) -> Self {
-        let (stop, stopped) = watch::channel(false);
-        let (url, slot) = (url.to_owned(), slot.to_owned());
+        let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
+        let (url, slot, taken) = (url.to_owned(), slot.to_owned(), Arc::clone(&samples));
         let task = tokio::spawn(async move {
-            let mut samples = Vec::new();
             let mut client = None;
-            while !*stopped.borrow() {
+            let mut last = None;
+            loop {
                 let looking = tokio::time::timeout(ANSWER_LIMIT, look(&url, &slot, &mut client));
                 match looking.await {
-                    Ok(Ok(sample)) => samples.push(sample),
+                    // The first sight of a position is the strictest.
+                    Ok(Ok(sample)) if last != Some(sample.confirmed) => {
+                        last = Some(sample.confirmed);
+                        let mut samples = taken.lock().unwrap_or_else(PoisonError::into_inner);
+                        samples.push(sample);
+                    }
+                    Ok(Ok(_)) => {}
                     _ => client = None,
                 }
                 tokio::time::sleep(EVERY).await;
             }
-            samples
         });
-        Self { stop, task }
+        Self { samples, task }
+    }
+
+    /// The samples since the last call; of those that show the same position, the first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Sample> {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut samples)
     }
 
     /// Ends it, and checks every sample: each row that was confirmed was in the stream before.
-    /// Gives back how many samples were taken.
+    /// Gives back how many samples there were.
     ///
     /// # Errors
     /// When a sample shows a row confirmed that the stream lacked at that time.
-    pub async fn finish(self, committed: &[Committed], stored: &[Stored]) -> Result<usize> {
-        self.stop.send_replace(true);
-        let samples = self.task.await?;
+    pub fn finish(self, committed: &[Committed], stored: &[Stored]) -> Result<usize> {
+        let samples = self.take();
         ensure!(!samples.is_empty(), "not one sample was taken");
         let mut first_stored: HashMap<&str, i128> = HashMap::new();
         for message in stored {
@@ -101,6 +113,12 @@ impl Sampler {
     }
 }
 
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 async fn look(url: &str, slot: &str, client: &mut Option<Client>) -> Result<Sample> {
     if client.as_ref().is_none_or(Client::is_closed) {
         let (new, connection) = tokio_postgres::connect(url, NoTls).await?;
@@ -113,9 +131,14 @@ async fn look(url: &str, slot: &str, client: &mut Option<Client>) -> Result<Samp
     let client = client.as_ref().context("no connection")?;
     let row = client.query_one(CONFIRMED, &[&slot]).await?;
     let text: &str = row.try_get(0)?;
-    let taken_at = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(Sample {
         confirmed: text.parse()?,
-        taken_at_unix_ns: i128::try_from(taken_at.as_nanos())?,
+        taken_at_unix_ns: unix_ns()?,
     })
+}
+
+/// The clock that all processes of this machine share, in nanoseconds since 1970.
+pub(crate) fn unix_ns() -> Result<i128> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(i128::try_from(since.as_nanos())?)
 }

@@ -59,15 +59,30 @@ pub async fn last_sequence(jetstream: &JetStream, stream: &str) -> Result<(u64, 
 /// # Errors
 /// When there is no such stream, or the server does not answer.
 pub async fn read_stream(jetstream: &JetStream, stream: &str) -> Result<Vec<Stored>> {
+    read_from(jetstream, stream, 1, usize::MAX).await
+}
+
+/// The messages of a stream from a sequence on, in its order, up to its end or to so many.
+///
+/// # Errors
+/// When there is no such stream, or the server does not answer.
+pub async fn read_from(
+    jetstream: &JetStream,
+    stream: &str,
+    first: u64,
+    count_max: usize,
+) -> Result<Vec<Stored>> {
     let found = jetstream.get_stream(stream).await;
     let found = found.with_context(|| format!("cannot look at the stream {stream}"))?;
     let (last, count) = last_sequence(jetstream, stream).await?;
     let mut all = Vec::new();
-    if count == 0 {
+    if count == 0 || last < first {
         return Ok(all);
     }
     let config = OrderedConfig {
-        deliver_policy: DeliverPolicy::All,
+        deliver_policy: DeliverPolicy::ByStartSequence {
+            start_sequence: first,
+        },
         ..OrderedConfig::default()
     };
     let consumer = found.create_consumer(config).await?;
@@ -91,7 +106,7 @@ pub async fn read_stream(jetstream: &JetStream, stream: &str) -> Result<Vec<Stor
             });
         }
         // The last one may have been deleted, so its number alone is not waited for.
-        if sequence >= last || pending == 0 {
+        if sequence >= last || pending == 0 || all.len() >= count_max {
             return Ok(all);
         }
     }
