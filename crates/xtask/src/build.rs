@@ -1,4 +1,4 @@
-//! Building the program that the demo is about.
+//! Building the program that demo and soak are about.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

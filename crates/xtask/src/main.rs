@@ -11,6 +11,7 @@ mod deny;
 mod fuzz;
 mod mutate;
 mod simulate;
+mod soak;
 mod steps;
 mod test;
 
@@ -34,6 +35,8 @@ enum Command {
     Mutate(mutate::Options),
     /// Hostile bytes for everything that reads bytes from outside
     Fuzz(fuzz::Options),
+    /// Kills, pauses, cuts off and restarts all three at random under load, and checks
+    Soak(soak::Options),
     /// Runs what CI runs, as CI runs it: `.ci/run` in a fresh clone of the last commit
     Ci,
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options),
         Command::Mutate(options) => mutate::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Ci => ci::run(),
     };
     match result {
