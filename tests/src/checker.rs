@@ -2,8 +2,9 @@
 //! memory.
 //!
 //! One look takes, in this order: the samples of the slot's confirmation, what the stream has
-//! stored since the last look, and what was committed since then. So a message that has no committed row
-//! is a phantom, and a row that a sample shows as confirmed must be among the messages.
+//! stored since the last look, and what was committed since then. So a message that has no
+//! committed row is a phantom, and a row that a sample shows as confirmed must be among the
+//! messages.
 
 use std::collections::VecDeque;
 use std::time::Duration;
