@@ -47,8 +47,8 @@ pub(crate) struct PostgresPrograms {
     pub(crate) version_text: String,
 }
 
-/// Fetches the servers of these versions, those with TLS too, unless they are there already, so that
-/// tests need not wait for it. Says on stderr what it fetches. Blocks.
+/// Fetches the servers of these versions, those with TLS too, unless they are there already, so
+/// that tests need not wait for it. Says on stderr what it fetches. Blocks.
 ///
 /// # Errors
 /// When a server is neither installed nor can be fetched; the text says how to cure that.
