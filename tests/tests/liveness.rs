@@ -344,7 +344,9 @@ async fn a_server_without_a_free_walsender_is_waited_for_from_the_start() -> Res
         let client = stage.client("shop").await?;
         let slot = "SELECT pg_create_logical_replication_slot('other', 'pgoutput')";
         client.query_one(slot, &[]).await?;
-        let other = calls::Caller::new(&stage, "shop").flag("--postgres-slot", "other");
+        let other = calls::Caller::new(&stage, "shop")
+            .flag("--postgres-slot", "other")
+            .flag("--nats-stream", "OTHER");
         let mut waits = other.spawn(&["run"])?;
         calls::wait_log(&mut waits, &["max_wal_senders", "next attempt in"]).await?;
         holder.stop_within(PATIENCE).await?;
