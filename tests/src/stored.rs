@@ -76,6 +76,7 @@ pub async fn read_from(
     let found = found.with_context(|| format!("cannot look at the stream {stream}"))?;
     let (last, count) = last_sequence(jetstream, stream).await?;
     let mut all = Vec::new();
+    let mut next_sequence = first;
     if count == 0 || last < first {
         return Ok(all);
     }
@@ -96,7 +97,9 @@ pub async fn read_from(
             (info.stream_sequence, info.pending, info.published)
         };
         let message = message.message;
-        if sequence <= last {
+        // A reader that is made anew before its first message begins at the stream's beginning.
+        if sequence >= next_sequence && sequence <= last {
+            next_sequence = sequence + 1;
             all.push(Stored {
                 sequence,
                 stored_at_unix_ns: published.unix_timestamp_nanos(),
