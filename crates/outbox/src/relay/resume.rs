@@ -172,7 +172,12 @@ impl Relay {
         match proved {
             Some(true) => {
                 self.seen.newest_stored = self.seen.newest_stored.max(Some(position));
-                self.cover(now, position);
+                let skipped = self.cover(now, position);
+                if skipped > 0 {
+                    self.counters.skipped += skipped;
+                    self.notices
+                        .push_back(Notice::Resumed { position, skipped });
+                }
             }
             Some(false) => self.void_resume(now, position, tail.sequence),
             None if passed && behind => self.void_resume(now, position, tail.sequence),
@@ -192,9 +197,9 @@ impl Relay {
         }
     }
 
-    /// Settles every row of the window up to a position. Rows that this process sent itself are
-    /// first looked for at the sequence that they were to get.
-    fn cover(&mut self, now: std::time::Instant, position: Position) {
+    /// Settles every row of the window up to a position, and says how many. Rows that this process
+    /// sent itself are first looked for at the sequence that they were to get.
+    fn cover(&mut self, now: std::time::Instant, position: Position) -> u64 {
         self.verify_sent(now, Some(position));
         let covered: Vec<_> = self
             .window
@@ -203,9 +208,11 @@ impl Relay {
             .filter(|(_, row)| row.state == RowState::Waiting && row.due_sequence.is_none())
             .map(|(token, _)| token)
             .collect();
+        let count = covered.len() as u64;
         for token in covered {
             self.settle(token);
         }
+        count
     }
 
     /// Asks what stands at the sequences that rows sent by this process were to get, up to a

@@ -199,6 +199,8 @@ fn rows_that_came_before_the_epoch_are_covered_by_its_tail_where_it_is_proved() 
     bench.pump();
     assert_eq!(bench.take_sent_ids(), ["c"]);
     assert_eq!(bench.settled(), 0);
+    assert!(bench.noticed(|notice| matches!(notice, Notice::Resumed { skipped: 2, .. })));
+    assert_eq!(bench.relay.snapshot().counters.skipped, 2);
 
     let mut bench = Bench::start(settings(), Some(session_start()), None);
     bench.transaction(100, &[("a", "1"), ("x", "1"), ("c", "1")]);
