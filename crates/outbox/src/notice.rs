@@ -252,14 +252,14 @@ impl Notice {
             | Self::Resuming { .. }
             | Self::Resumed { .. }
             | Self::NothingOfOurs
+            | Self::Renamed { .. }
             | Self::TableBound { .. } => Level::Info,
             Self::EpochEnded { reason, .. } => reason.level(),
             Self::SessionEnded { .. }
             | Self::EpochRefused { .. }
             | Self::NoResumePoint { .. }
             | Self::LookBackFailed { .. }
-            | Self::LookBackCut { .. }
-            | Self::Renamed { .. } => Level::Warn,
+            | Self::LookBackCut { .. } => Level::Warn,
             Self::ResumeVoid { .. }
             | Self::BeyondLogEnd { .. }
             | Self::Orphans { .. }

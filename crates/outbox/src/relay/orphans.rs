@@ -19,6 +19,34 @@ impl Relay {
             && std::str::from_utf8(dedup_id).is_ok_and(|id| self.orphan_ids.contains(id.trim()))
     }
 
+    /// Looks at the rows that arrived before the orphans were known.
+    pub(super) fn rename_waiting(&mut self) {
+        if self.orphan_ids.is_empty() {
+            return;
+        }
+        let waiting = self.window.iter();
+        let waiting = waiting.filter(|(_, row)| {
+            let unsent = row.state == RowState::Waiting && row.attempts == 0;
+            unsent && self.is_orphans_id(&row.message.dedup_id)
+        });
+        let tokens: Vec<_> = waiting.map(|(token, _)| token).collect();
+        for token in tokens {
+            self.rename_at(token);
+        }
+    }
+
+    fn rename_at(&mut self, token: Token) {
+        let Some(row) = self.window.get_mut(token) else {
+            return;
+        };
+        let position = row.position;
+        let mut message = std::mem::take(&mut row.message);
+        self.rename(&mut message, position);
+        if let Some(row) = self.window.get_mut(token) {
+            row.message = message;
+        }
+    }
+
     /// Gives a row the id `ID@TIMELINE`, as an orphan has its own: JetStream would call it a
     /// duplicate, and consumers that remember ids would too.
     pub(super) fn rename(&mut self, rendered: &mut Rendered, position: Position) {
@@ -45,12 +73,7 @@ impl Relay {
             return;
         };
         row.state = RowState::Waiting;
-        let position = row.position;
-        let mut message = std::mem::take(&mut row.message);
-        self.rename(&mut message, position);
-        if let Some(row) = self.window.get_mut(token) {
-            row.message = message;
-        }
+        self.rename_at(token);
         let Broker::Up(live) = &mut self.broker else {
             return;
         };

@@ -352,6 +352,7 @@ impl Relay {
         // A resume point that is void has ended the session.
         if self.session.is_up() {
             self.take_beyond(beyond);
+            self.rename_waiting();
         }
     }
 

@@ -17,6 +17,7 @@ mod epochs;
 mod frames;
 mod poison;
 mod resuming;
+mod searching;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

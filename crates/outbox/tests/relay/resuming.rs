@@ -11,7 +11,7 @@ use crate::outbox::{
 use pgoutput::Lsn;
 
 /// An exclusive stream of five messages, the last one as given.
-fn stream(tail: Tail) -> EpochStart {
+pub(super) fn stream(tail: Tail) -> EpochStart {
     EpochStart {
         last_sequence: 5,
         tail,
@@ -23,15 +23,15 @@ fn begun(tail: Tail) -> Bench {
     Bench::start(settings(), Some(session_start()), Some(stream(tail)))
 }
 
-fn tail_at(at: Position, id: &str) -> Tail {
+pub(super) fn tail_at(at: Position, id: &str) -> Tail {
     Tail::Row(stored(5, at, id))
 }
 
-fn voided(notice: &Notice) -> bool {
+pub(super) fn voided(notice: &Notice) -> bool {
     matches!(notice, Notice::ResumeVoid { .. })
 }
 
-fn proved(notice: &Notice) -> bool {
+pub(super) fn proved(notice: &Notice) -> bool {
     matches!(notice, Notice::Resumed { .. })
 }
 
