@@ -58,7 +58,9 @@ pub struct RelaySnapshot {
     pub received: Lsn,
     /// Everything before this is stored or parked.
     pub settled: Lsn,
-    /// Everything before this was confirmed.
+    /// The end of the server's log as far as this session shows it.
+    pub log_end: Lsn,
+    /// Everything before this was confirmed, in this session or before it.
     pub confirmed: Lsn,
     /// Rows received and not settled.
     pub in_flight_rows: usize,
@@ -74,6 +76,12 @@ pub struct RelaySnapshot {
 }
 
 impl Relay {
+    /// What was counted so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// The machine's state.
     #[must_use]
     pub fn snapshot(&self) -> RelaySnapshot {
@@ -85,12 +93,15 @@ impl Relay {
             (_, _, Broker::Up(_)) if self.session_proven => "postgres_down",
             _ => "starting",
         };
+        let start = self.session.start();
+        let confirmed_before = start.map_or(Lsn::ZERO, |start| start.confirmed_flush);
         RelaySnapshot {
             state,
             writers: self.broker.start().map(|start| start.writers),
             received: self.ledger.received(),
             settled: self.ledger.settled(),
-            confirmed: self.confirmations.confirmed(),
+            log_end: self.log_end(),
+            confirmed: self.confirmations.confirmed().max(confirmed_before),
             in_flight_rows: self.window.unsettled(),
             in_flight_bytes: self.window.bytes(),
             oldest_commit_time_micros: self.ledger.oldest_commit_time_micros(),

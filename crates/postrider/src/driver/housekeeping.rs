@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outbox::{Relay, SourceFault, SourceFaultKind, Writers};
+use pgoutput::Lsn;
 
 use crate::config::Settings;
 
@@ -59,28 +60,35 @@ impl Housekeeping {
                 tasks.check_turn();
             }
         }
-        if self.progress_at <= now {
-            self.progress_at = now + PROGRESS_EVERY;
-            self.tell_progress(now, relay);
-        }
+        self.tell_progress(now, relay);
     }
 
+    /// The progress line, when it is due.
     fn tell_progress(&mut self, now: Instant, relay: &Relay) {
-        let state = relay.snapshot();
-        if state.counters.published > self.published {
-            self.published = state.counters.published;
+        let published = relay.counters().published;
+        if published > self.published {
+            self.published = published;
             self.published_at = Some(now);
         }
+        if now < self.progress_at {
+            return;
+        }
+        self.progress_at = now + PROGRESS_EVERY;
+        let state = relay.snapshot();
         let last_publish = match self.published_at {
-            Some(at) => format!("within {} s", now.duration_since(at).as_secs() + 60),
+            Some(at) => format!("{} s ago", now.duration_since(at).as_secs()),
             None => "never".to_owned(),
         };
+        // Without a session nothing is known of the slot, which is not the same as 0.
+        let known = |lsn: Lsn| (lsn != Lsn::ZERO).then_some(lsn);
+        let confirmed = known(state.confirmed);
+        let lag_bytes = confirmed.map(|confirmed| state.log_end.bytes_since(confirmed));
         tracing::info!(
             state = state.state,
             in_flight = state.in_flight_rows,
-            confirmed = %state.confirmed,
-            received = %state.received,
-            lag_bytes = state.received.bytes_since(state.confirmed),
+            confirmed = confirmed.map(tracing::field::display),
+            received = known(state.received).map(tracing::field::display),
+            lag_bytes,
             published = state.counters.published,
             duplicates = state.counters.duplicates,
             dead_letters = state.counters.dead_lettered,
@@ -147,4 +155,94 @@ pub(super) async fn check_publication(
         kind: SourceFaultKind::PublicationUnfit,
         detail,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex as StdMutex};
+
+    use outbox::{RelaySettings, SessionStart, Source};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<StdMutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn take(&self) -> Vec<String> {
+            let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+            let text = String::from_utf8(bytes).unwrap();
+            text.lines().map(str::to_owned).collect()
+        }
+    }
+
+    #[test]
+    fn one_line_a_minute_tells_where_the_streamer_stands() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let begun = Instant::now();
+        let mut relay = Relay::new(RelaySettings::new(Vec::new()), begun);
+        let mut housekeeping = Housekeeping::new(begun);
+        let second = |n| begun + Duration::from_secs(n);
+
+        housekeeping.tell_progress(second(59), &relay);
+        assert_eq!(lines.take(), [""; 0]);
+        housekeeping.tell_progress(second(60), &relay);
+        let [line] = &lines.take()[..] else {
+            panic!("not one line");
+        };
+        for text in [
+            "INFO",
+            "progress",
+            "state=\"starting\"",
+            "in_flight=0",
+            "\"never\"",
+        ] {
+            assert!(line.contains(text), "{text} is not in {line}");
+        }
+        for unknown in ["confirmed", "received", "lag_bytes"] {
+            assert!(!line.contains(unknown), "{unknown} is in {line}");
+        }
+
+        relay.handle_time(begun);
+        let source = Source {
+            system_identifier: 1,
+            timeline: 1,
+            database: "shop".to_owned(),
+            slot: "postrider".to_owned(),
+        };
+        let start = SessionStart {
+            source,
+            forks: Vec::new(),
+            log_end: Lsn::new(0x2000),
+            confirmed_flush: Lsn::new(0x1000),
+        };
+        relay.handle_session_started(begun, start);
+        for minute in 2..5 {
+            housekeeping.tell_progress(second(60 * minute - 1), &relay);
+            assert_eq!(lines.take(), [""; 0], "minute {minute}");
+            housekeeping.tell_progress(second(60 * minute), &relay);
+            let said = lines.take();
+            assert_eq!(said.len(), 1, "{said:?}");
+            // What the slot had confirmed before this session, not 0/0.
+            for text in ["confirmed=0/1000", "lag_bytes=4096"] {
+                assert!(said[0].contains(text), "{text} is not in {said:?}");
+            }
+        }
+    }
 }

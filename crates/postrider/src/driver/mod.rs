@@ -130,6 +130,7 @@ impl Driver {
                         self.session_failed(error);
                     }
                 }
+                () = self.tasks.panicked() => {}
                 () = tokio::time::sleep_until(wake_at.into()) => {}
             }
         }

@@ -115,13 +115,18 @@ impl Tasks {
     }
 
     fn spawn(&mut self, task: impl Future<Output = Report> + Send + 'static) {
-        while self.running.try_join_next().is_some() {}
         let reports = self.reports.clone();
         self.running.spawn(async move {
             let report = task.await;
             // Without a receiver the process is ending.
             let _ = reports.send(report).await;
         });
+    }
+
+    /// Ends with a panic when a task has: without its report the loop would wait for ever, and hold
+    /// the slot meanwhile. Released programs end at the first panic anyway (`panic = "abort"`).
+    pub(super) async fn panicked(&mut self) {
+        hand_on_panic(&mut self.running).await;
     }
 
     pub(super) fn open_session(&mut self) {
@@ -445,6 +450,18 @@ async fn look_back(settings: &Settings, range: &LookBackRange) -> Result<LookBac
     jetstream::look_back(&options, &target, range).await
 }
 
+/// Panics when one of the tasks has; ends in no other way.
+async fn hand_on_panic(running: &mut JoinSet<()>) {
+    while let Some(ended) = running.join_next().await {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
 async fn open_epoch(
     settings: &Settings,
     owner: String,
@@ -528,4 +545,21 @@ fn is_permanent(error: &PgError) -> bool {
             .iter()
             .any(|class| server.code.as_str().starts_with(class))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_panics_ends_the_loop_and_with_it_the_session() {
+        let mut running = JoinSet::new();
+        running.spawn(async {});
+        running.spawn(std::future::pending());
+        let quiet = tokio::time::timeout(Duration::from_millis(20), hand_on_panic(&mut running));
+        assert!(quiet.await.is_err(), "tasks that end or run are no panic");
+        running.spawn(async { panic!("as a mistake would") });
+        let ended = tokio::spawn(async move { hand_on_panic(&mut running).await }).await;
+        assert!(ended.unwrap_err().is_panic());
+    }
 }
