@@ -1,6 +1,9 @@
 //! `cargo xtask ci`: what CI will say, before it says it. A fresh clone shows a file that was not
 //! committed and a step that works only in this folder.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -9,11 +12,12 @@ use crate::steps::{Steps, workspace};
 
 /// Clones the last commit and runs `.ci/run` in the clone.
 pub(crate) fn run() -> Result<()> {
-    let folder = tempfile::Builder::new()
-        .prefix("postrider-ci-")
-        .tempdir()
-        .context("cannot make a temporary folder")?;
-    let clone = folder.path().join("postrider");
+    // Not a temporary folder, which Ctrl-C would leave behind for ever with its gigabytes: this one
+    // is removed by the next start, or by `cargo clean`.
+    let folder = workspace().join("target/ci");
+    remove(&folder)?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let clone = folder.join("postrider");
     let mut steps = Steps::default();
     let mut git = Command::new("git");
     git.args(["clone", "--quiet"]).arg(workspace()).arg(&clone);
@@ -30,5 +34,15 @@ pub(crate) fn run() -> Result<()> {
     }
     steps.command(".ci/run", &mut script)?;
     steps.print_summary();
-    Ok(())
+    remove(&folder)
+}
+
+/// Removes a folder with all that is in it, if there is one.
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }

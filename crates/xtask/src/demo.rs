@@ -58,7 +58,7 @@ async fn tell(options: &Options, program: PathBuf, begun: Instant) -> Result<()>
         let mut shop = story::prepare(&servers, &mut shop_line).await?;
         story::tell(&mut servers, &mut shop_line, &mut shop).await?;
         shared::tell(&servers, &mut billing_line).await?;
-        lag_table(&[&shop_line, &billing_line]).await
+        lag_table(&servers, &[&shop_line, &billing_line]).await
     };
     if let Err(error) = told.await {
         for line in [&shop_line, &billing_line] {
@@ -78,14 +78,40 @@ async fn tell(options: &Options, program: PathBuf, begun: Instant) -> Result<()>
     Ok(())
 }
 
-/// What `postrider status` says at the end.
-async fn lag_table(lines: &[&Line]) -> Result<()> {
+/// What `postrider status` says at the end, checked.
+async fn lag_table(servers: &Servers, lines: &[&Line]) -> Result<()> {
+    let jetstream = async_nats::jetstream::new(servers.nats.connect().await?);
     for line in lines {
         println!("\npostrider status, slot {}:", line.slot());
+        let before = slot_words(servers, line).await?;
         let table = line.finish(&["status"]).await?;
         print_indented(&table);
+        // A keepalive may move the slot between two looks.
+        let after = slot_words(servers, line).await?;
+        let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        let messages = testbed::message_count(&jetstream, line.stream()).await?;
+        let holds = |texts: &[String]| texts.iter().all(|text| table.contains(text));
+        let counts = [
+            format!(" messages {messages}, "),
+            "dead letters 0".to_owned(),
+        ];
+        anyhow::ensure!(
+            holds(&counts) && (holds(&before) || holds(&after)),
+            "this table does not say {counts:?} and {after:?}"
+        );
     }
     Ok(())
+}
+
+/// What the table must say of the slot: who holds it, and what is confirmed.
+async fn slot_words(servers: &Servers, line: &Line) -> Result<Vec<String>> {
+    let sql = format!(
+        "SELECT ' backend ' || active_pid || ' ', ' confirmed ' || confirmed_flush_lsn || ' ' \
+         FROM pg_replication_slots WHERE slot_name = '{}'",
+        line.slot()
+    );
+    let rows = servers.postgres.rows(line.database(), &sql).await?;
+    Ok(rows.into_iter().flatten().flatten().collect())
 }
 
 /// The output of a command, set apart from ours.

@@ -8,8 +8,8 @@ use super::line::Line;
 use super::look::{self, Stream};
 use super::shop::Shop;
 use super::stage::Servers;
-use super::story::{check_complete, print_numbers};
-use super::{PATIENCE, check, say};
+use super::story::{check_complete, check_counts, print_numbers};
+use super::{PATIENCE, say};
 
 /// Holds the confirmation back for longer than the demo takes: the moment between PubAck and
 /// confirmation, which lasts milliseconds otherwise, becomes as long as we like.
@@ -20,6 +20,9 @@ const HOLD_CONFIRMATION: [&str; 2] = ["--delivery-confirm-delay", "1h"];
 pub(super) struct Killed {
     /// Transactions that were stored and not confirmed.
     transactions: usize,
+    /// Orders and events in the tables.
+    orders: usize,
+    events: usize,
     /// Transactions that PostgreSQL had decoded for the slot so far.
     decoded: i64,
 }
@@ -34,7 +37,7 @@ pub(super) struct Replay {
 }
 
 /// Places orders, waits until the stream holds them, and kills the streamer while the slot is
-/// still before the first of them.
+/// still before the first of them. There are `orders_then` orders in the end.
 ///
 /// # Errors
 /// When a claim does not hold.
@@ -43,8 +46,10 @@ pub(super) async fn before_confirmation(
     line: &mut Line,
     shop: &mut Shop,
     orders: usize,
+    orders_then: usize,
 ) -> Result<Killed> {
     let before = look::numbers(servers, line, shop).await?;
+    let events_then = usize::try_from(before.events)? + orders;
     let before = before.stream.context("NATS does not answer")?;
     let pid = line.start(servers, &HOLD_CONFIRMATION).await?;
     say(format!(
@@ -58,7 +63,7 @@ pub(super) async fn before_confirmation(
     // It has told PostgreSQL since then what may be confirmed.
     look::wait_answered(line, shop).await?;
     let numbers = print_numbers(servers, line, shop).await?;
-    check("pending", numbers.pending, i64::try_from(orders)?)?;
+    check_counts(&numbers, orders_then, events_then, orders)?;
     let stream = numbers.stream.context("NATS does not answer")?;
     let first = stream.rows.iter().rev().nth(orders - 1);
     let first = look::commit_of(first.context("the stream is empty")?)?;
@@ -80,6 +85,8 @@ pub(super) async fn before_confirmation(
     );
     Ok(Killed {
         transactions: orders,
+        orders: orders_then,
+        events: events_then,
         decoded,
     })
 }
@@ -110,7 +117,7 @@ pub(super) async fn replay(
         "PostgreSQL replayed {replayed} transactions, and {} were not confirmed",
         killed.transactions
     );
-    check("pending", numbers.pending, 0)?;
+    check_counts(&numbers, killed.orders, killed.events, 0)?;
     let stream = numbers.stream.context("NATS does not answer")?;
     check_complete(&stream, &shop.events().await?)?;
     Ok(Replay { copies, stream })

@@ -30,8 +30,6 @@ pub(super) struct Line {
     stream: &'static str,
     subjects: &'static str,
     flags: Vec<String>,
-    /// Holds the configuration file, where there is one.
-    _folder: Option<tempfile::TempDir>,
     streamer: Option<Program>,
 }
 
@@ -45,7 +43,6 @@ impl Line {
             stream: "OUTBOX",
             subjects: "outbox.>",
             flags: url_flags(servers, "shop"),
-            _folder: None,
             streamer: None,
         }
     }
@@ -55,11 +52,8 @@ impl Line {
     /// # Errors
     /// When the configuration file cannot be written.
     pub(super) fn for_billing(servers: &Servers, program: PathBuf) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("postrider-demo-")
-            .tempdir()
-            .context("cannot make a temporary folder")?;
-        let file = folder.path().join("billing.toml");
+        // In a folder that goes with its server, also after Ctrl-C.
+        let file = servers.nats.dir().join("billing.toml");
         std::fs::write(&file, BILLING_CONFIGURATION)
             .with_context(|| format!("cannot write {}", file.display()))?;
         let mut flags = vec![String::from("--config"), file.display().to_string()];
@@ -80,7 +74,6 @@ impl Line {
             stream: "EVENTS",
             subjects: "events.>",
             flags,
-            _folder: Some(folder),
             streamer: None,
         })
     }

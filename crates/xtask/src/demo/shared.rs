@@ -31,7 +31,7 @@ pub(super) async fn tell(servers: &Servers, line: &mut Line) -> Result<()> {
 
     heading("6b", "kill -9 between publish and confirmation.");
     publish_as_another(servers).await?;
-    let killed = crash::before_confirmation(servers, line, &mut shop, ORDERS).await?;
+    let killed = crash::before_confirmation(servers, line, &mut shop, ORDERS, ORDERS).await?;
     publish_as_another(servers).await?;
 
     heading("7b", "The streamer is started again.");
