@@ -82,8 +82,8 @@ pub struct Line {
     postgres_url: String,
     nats_url: String,
     flags: Vec<String>,
-    /// Holds the configuration file, where there is one.
-    folder: Option<tempfile::TempDir>,
+    /// For files of the line; it goes with its server, also when the test is killed.
+    folder: PathBuf,
 }
 
 impl Line {
@@ -115,7 +115,7 @@ impl Line {
             postgres_url: servers.postgres().url(database),
             nats_url: servers.nats_url(),
             flags: Vec::new(),
-            folder: None,
+            folder: servers.postgres().socket_dir().to_path_buf(),
         })
     }
 
@@ -185,14 +185,11 @@ impl Line {
     /// # Errors
     /// When the file cannot be written.
     pub fn config(self, toml: &str) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("postrider-test-")
-            .tempdir()?;
-        let file = folder.path().join("postrider.toml");
+        let mut file = tempfile::Builder::new();
+        let file = file.suffix(".toml").tempfile_in(&self.folder)?;
+        let (_, file) = file.keep()?;
         std::fs::write(&file, toml)?;
-        let mut line = self.flag("--config", &file.display().to_string());
-        line.folder = Some(folder);
-        Ok(line)
+        Ok(self.flag("--config", &file.display().to_string()))
     }
 
     /// A call of the program with the line's flags, to be added to.

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Source};
 use calls::{
-    Caller, dead_letters, edit_stream, ends_with, ids, insert, newest, positions, stored, wait_end,
-    wait_ids, wait_log,
+    Caller, commit, dead_letters, edit_stream, ends_with, ids, insert, newest, stays_unconfirmed,
+    stored, wait_end, wait_ids, wait_log,
 };
 use futures_util::StreamExt;
-use postrider_tests::{Line, PATIENCE, Progress, Stage, Writers, for_each_version, wait_until};
+use postrider_tests::{
+    Line, PATIENCE, Progress, Stage, Streamer, Writers, for_each_version, wait_until, witness,
+};
 
 /// How long a row waits for its PubAck.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,27 +44,76 @@ async fn a_missing_stream_is_waited_for_by_name_and_then_everything_flows() -> R
         let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
         let jetstream = stage.jetstream().await?;
         jetstream.delete_stream("OUTBOX").await?;
-        insert(&stage, "shop", 3).await?;
-        let (_, before) = positions(&stage, &line).await?;
+        let before = insert(&stage, "shop", 3).await?;
         let mut streamer = line.launch(&[])?;
-        wait_log(&mut streamer, &["the stream does not exist", "OUTBOX"]).await?;
-        let (confirmed, _) = positions(&stage, &line).await?;
-        ensure!(
-            confirmed < before,
-            "{confirmed} is confirmed without a stream"
-        );
+        wait_log(&mut streamer, &[NO_STREAM, "OUTBOX"]).await?;
+        stays_unconfirmed(&stage, &line, before).await?;
         line.ok(&["setup"]).await?;
         wait_ids(&stage, &["1", "2", "3"]).await?;
-        // The same once more under the streamer.
-        jetstream.delete_stream("OUTBOX").await?;
-        insert(&stage, "shop", 1).await?;
-        line.ok(&["setup"]).await?;
-        wait_until(PATIENCE, "the newest row in the new stream", async || {
-            let found = ids(&stage).await?;
-            let newest = found.last().map(String::as_str) == Some("4");
-            Ok(Progress::when(newest, || format!("{found:?}")))
+        line.wait_confirmed(&stage).await?;
+        streamer.stop_within(PATIENCE).await
+    })
+    .await
+}
+
+/// What the log says of a stream that is not there.
+const NO_STREAM: &str = "the stream does not exist";
+
+/// Waits until the log has said once more than so many times that there is no stream, and gives back
+/// how often it has.
+async fn wait_misses_more(streamer: &Streamer, times: usize) -> Result<usize> {
+    wait_until(PATIENCE, "the stream to be missed again", async || {
+        let count = streamer.stderr_text().matches(NO_STREAM).count();
+        Ok(match count > times {
+            true => Progress::Done(count),
+            false => Progress::NotYet(format!("{count} times")),
         })
-        .await?;
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_stream_deleted_under_load_freezes_the_confirmation_until_it_is_made_again() -> Result<()>
+{
+    const ROWS: usize = 300;
+    for_each_version(async |versions| {
+        let stage = Stage::start(versions).await?;
+        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+        let jetstream = stage.jetstream().await?;
+        let client = stage.client("shop").await?;
+        witness::open(&client).await?;
+        let mut streamer = line.start(&stage).await?;
+        let deleting = async {
+            line.wait_stored(&stage, 30).await?;
+            jetstream.delete_stream("OUTBOX").await?;
+            anyhow::Ok(())
+        };
+        tokio::try_join!(insert(&stage, "shop", ROWS), deleting)?;
+        // What was acked before the deletion may be confirmed for a moment longer.
+        let times = wait_misses_more(&streamer, 0).await?;
+        let times = wait_misses_more(&streamer, times).await?;
+        let frozen = line.confirmed(&client).await?;
+        insert(&stage, "shop", 1).await?;
+        wait_misses_more(&streamer, times).await?;
+        let confirmed = line.confirmed(&client).await?;
+        ensure!(
+            confirmed == frozen,
+            "{confirmed} is confirmed, not {frozen}"
+        );
+
+        line.ok(&["setup"]).await?;
+        line.wait_confirmed(&stage).await?;
+        let committed = witness::rows(&client, &line.slot, "outbox").await?;
+        let owed = committed.iter().filter(|row| row.end_lsn > frozen);
+        let owed: Vec<&str> = owed.map(|row| row.id.as_str()).collect();
+        let found = ids(&stage).await?;
+        ensure!(owed.len() > 1 && committed.len() == ROWS + 1, "{owed:?}");
+        // Rows before those were stored in the old stream; some of them may be there again.
+        let rest = found.get(found.len().saturating_sub(owed.len())..);
+        ensure!(
+            rest.is_some_and(|rest| rest == owed),
+            "{found:?}, not {owed:?}"
+        );
         streamer.stop_within(PATIENCE).await
     })
     .await
@@ -80,19 +131,14 @@ async fn an_account_without_jetstream_is_named_as_such() -> Result<()> {
     plain
         .refused(&["setup"], 3, &["JetStream is not available"])
         .await?;
-    insert(&stage, "shop", 1).await?;
-    let (_, before) = positions(&stage, &line).await?;
+    let before = insert(&stage, "shop", 1).await?;
     let mut streamer = plain.spawn(&["run"])?;
     wait_log(
         &mut streamer,
         &["JetStream is not available", "next attempt in"],
     )
     .await?;
-    let (confirmed, _) = positions(&stage, &line).await?;
-    ensure!(
-        confirmed < before,
-        "{confirmed} is confirmed without a stream"
-    );
+    stays_unconfirmed(&stage, &line, before).await?;
     streamer.terminate()?;
     wait_end(&mut streamer, 0, &[]).await?;
     Ok(())
@@ -109,14 +155,11 @@ async fn a_full_stream_is_waited_for_and_the_order_is_kept() -> Result<()> {
         })
         .await?;
         let mut streamer = line.start(&stage).await?;
-        insert(&stage, "shop", 5).await?;
+        insert(&stage, "shop", 2).await?;
+        let before = insert(&stage, "shop", 3).await?;
         wait_log(&mut streamer, &["the stream is full"]).await?;
         ensure!(ids(&stage).await? == ["1", "2"]);
-        let (confirmed, end) = positions(&stage, &line).await?;
-        ensure!(
-            confirmed < end,
-            "{confirmed} is confirmed with a full stream"
-        );
+        stays_unconfirmed(&stage, &line, before).await?;
         edit_stream(&stage, |config| config.max_messages = 100).await?;
         wait_ids(&stage, &["1", "2", "3", "4", "5"]).await?;
         line.wait_confirmed(&stage).await?;
@@ -198,11 +241,11 @@ async fn a_subject_that_nats_denies_is_named_and_heals_with_the_right() -> Resul
     wait_ids(&stage, &["1"]).await?;
     let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
                VALUES ('order', '1', 'closed', '{}')";
-    stage.postgres.sql("shop", sql).await?;
+    let before = commit(&stage, "shop", sql).await?;
     insert(&stage, "shop", 1).await?;
     wait_log(&mut streamer, &["permission denied", "outbox.order.closed"]).await?;
-    let (confirmed, end) = positions(&stage, &line).await?;
-    ensure!(confirmed < end && ids(&stage).await? == ["1"]);
+    stays_unconfirmed(&stage, &line, before).await?;
+    ensure!(ids(&stage).await? == ["1"]);
     stage.nats.set_config(&users("something.else"))?;
     stage.nats.reload()?;
     wait_ids(&stage, &["1", "2", "3"]).await?;

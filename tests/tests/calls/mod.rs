@@ -12,6 +12,7 @@ use postrider_tests::{
     Ended, Line, PATIENCE, Program, Progress, Stage, Stored, Versions, program, read_stream,
     wait_until,
 };
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// The newest of the versions under test, for what depends on one server alone or on none.
 pub(crate) fn newest() -> Result<Versions> {
@@ -169,32 +170,48 @@ pub(crate) async fn wait_ids(stage: &Stage, wanted: &[&str]) -> Result<()> {
     .await
 }
 
-/// Inserts so many rows of the recommended outbox table, one transaction each.
-pub(crate) async fn insert(stage: &Stage, database: &str, count: usize) -> Result<()> {
+/// Inserts so many rows of the recommended outbox table, one transaction each. Gives back a
+/// position just before the end of the first of them, see [`commit`].
+pub(crate) async fn insert(stage: &Stage, database: &str, count: usize) -> Result<Lsn> {
     let client = stage.client(database).await?;
-    for _ in 0..count {
-        client
-            .batch_execute(
-                "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
-                 VALUES ('order', '1', 'placed', '{}')",
-            )
-            .await?;
+    let sql = "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
+               VALUES ('order', '1', 'placed', '{}')";
+    let before = commit_by(&client, sql).await?;
+    for _ in 1..count {
+        client.batch_execute(sql).await?;
     }
+    Ok(before)
+}
+
+/// Runs statements in one transaction. Gives back a position just before its commit: as long as
+/// nothing behind it is confirmed, the transaction is not.
+pub(crate) async fn commit(stage: &Stage, database: &str, sql: &str) -> Result<Lsn> {
+    commit_by(&stage.client(database).await?, sql).await
+}
+
+async fn commit_by(client: &Client, sql: &str) -> Result<Lsn> {
+    let sql = format!("BEGIN; {sql}; SELECT pg_current_wal_insert_lsn(); COMMIT");
+    let answers = client.simple_query(&sql).await?;
+    let position = answers.iter().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    Ok(position.context("no position")?.parse()?)
+}
+
+/// Whether a transaction is not confirmed whose end lies behind this position.
+pub(crate) async fn stays_unconfirmed(stage: &Stage, line: &Line, before: Lsn) -> Result<()> {
+    let confirmed = line.confirmed(&stage.client(&line.database).await?).await?;
+    ensure!(
+        confirmed <= before,
+        "{confirmed} is confirmed; the row that must stay ends behind {before}"
+    );
     Ok(())
 }
 
 /// A time within which what has not happened is taken not to happen: several times what the
 /// streamer needs, for it is awaited in full.
 pub(crate) const QUIET: Duration = Duration::from_secs(2);
-
-/// What the slot has confirmed, and the end of the WAL.
-pub(crate) async fn positions(stage: &Stage, line: &Line) -> Result<(Lsn, Lsn)> {
-    let client = stage.client(&line.database).await?;
-    let confirmed = line.confirmed(&client).await?;
-    let end = "SELECT pg_current_wal_insert_lsn()::text";
-    let end: String = client.query_one(end, &[]).await?.try_get(0)?;
-    Ok((confirmed, end.parse()?))
-}
 
 /// Dead letters in the order of their parking: id and reason.
 pub(crate) async fn dead_letters(stage: &Stage) -> Result<Vec<(String, String)>> {

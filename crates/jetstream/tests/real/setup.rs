@@ -191,7 +191,7 @@ async fn within_polls<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 
 #[tokio::test]
 async fn a_reader_that_is_dropped_while_it_waits_passes_nothing_over() {
-    let nats = Nats::builder().start().await.unwrap();
+    let nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     make_stream(&options).await;
     let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_reader_that_is_dropped_while_it_waits_passes_nothing_over() {
 
 #[tokio::test]
 async fn a_reader_whose_question_failed_asks_it_again() {
-    let mut nats = Nats::builder().start().await.unwrap();
+    let mut nats = nats_server().start().await.unwrap();
     let options = options(&nats.url());
     make_stream(&options).await;
     let (_, mut epoch) = open(&options, &target(None)).await.unwrap();
