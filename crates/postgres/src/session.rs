@@ -87,12 +87,18 @@ impl ReplicationSession {
             wire,
             version,
             backend_pid,
+            is_sql_ascii,
         } = session;
-        Ok(Self {
+        let mut session = Self {
             wire,
             version,
             backend_pid,
-        })
+        };
+        if is_sql_ascii {
+            // Asked for UTF-8, the server would end the stream at the first other byte.
+            session.quick("SET client_encoding = 'SQL_ASCII'").await?;
+        }
+        Ok(session)
     }
 
     /// The server's version.

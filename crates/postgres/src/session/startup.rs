@@ -30,6 +30,8 @@ pub(super) struct Started {
     pub(super) wire: Wire,
     pub(super) version: ServerVersion,
     pub(super) backend_pid: i32,
+    /// The database's text is in no known encoding (`server_encoding` SQL_ASCII).
+    pub(super) is_sql_ascii: bool,
 }
 
 /// Starts a logical replication session on `stream`.
@@ -74,6 +76,7 @@ pub(super) async fn start(
                     wire,
                     version,
                     backend_pid,
+                    is_sql_ascii: report("server_encoding") == Some("SQL_ASCII"),
                 });
             }
             tag => return Err(super::unexpected(tag, "starting the session")),
