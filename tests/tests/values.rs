@@ -4,7 +4,7 @@ mod calls;
 
 use anyhow::{Context, Result, ensure};
 use calls::{Caller, dead_letters, insert, newest, stored, wait_ids};
-use postrider_tests::{Line, PATIENCE, PgVersion, Stage, Stored, Writers, for_each_version};
+use postrider_tests::{Line, PATIENCE, Stage, Stored, Writers, for_each_version};
 
 /// A database of another encoding with an outbox whose only row has these parts, streamed.
 async fn stream_from(stage: &Stage, encoding: &str, id: &str, payload: &str) -> Result<Stored> {
@@ -121,6 +121,9 @@ async fn a_body_over_the_limit_is_parked_and_a_raised_limit_counts_after_the_rec
     let stage = Stage::start_with(newest()?, |it| it, |it| it.config("max_payload: 1MB\n"));
     let mut stage = Box::pin(stage).await?;
     let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
+    // The recommended table refuses such a body itself.
+    let drop = "ALTER TABLE outbox DROP CONSTRAINT payload_fits_a_message";
+    stage.postgres.sql("shop", drop).await?;
     let mut streamer = line.start(&stage).await?;
     let large = format!(
         "INSERT INTO outbox (aggregate_type, aggregate_id, type, payload) \
@@ -157,36 +160,4 @@ async fn a_body_over_the_limit_is_parked_and_a_raised_limit_counts_after_the_rec
     ensure!(bytes == Some(BODY_BYTES), "{bytes:?}");
     ensure!(dead_letters(&stage).await?.len() == 1);
     streamer.stop_within(PATIENCE).await
-}
-
-#[tokio::test]
-async fn a_generated_column_that_is_not_sent_is_warned_of_by_name() -> Result<()> {
-    for_each_version(async |versions| {
-        let stage = Stage::start(versions).await?;
-        let line = Line::new(&stage, "shop").await?;
-        let sql = "CREATE TABLE outbox (id int, aggregate_type text, kind text, payload text, \
-                   type text GENERATED ALWAYS AS (kind || '-v1') STORED); \
-                   CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')";
-        stage.postgres.sql("shop", sql).await?;
-        let warning = "it does not send these columns of \"public\".\"outbox\": type";
-        let ended = line.finish(&["setup"]).await?;
-        calls::ends_with(&ended, 0, &[warning])?;
-        if versions.postgres < PgVersion::V18 {
-            return Ok(());
-        }
-        let sql = "ALTER PUBLICATION postrider SET (publish_generated_columns = stored)";
-        stage.postgres.sql("shop", sql).await?;
-        let ended = line.finish(&["setup"]).await?;
-        calls::ends_with(&ended, 0, &[])?;
-        let said = format!("{}{}", ended.stdout, ended.stderr);
-        ensure!(!said.contains("does not send"), "{said}");
-        let sql = "INSERT INTO outbox VALUES (1, 'order', 'placed', 'x')";
-        stage.postgres.sql("shop", sql).await?;
-        line.ok(&["run", "--until-caught-up"]).await?;
-        let found = stored(&stage).await?;
-        let subjects: Vec<&str> = found.iter().map(|it| it.subject.as_str()).collect();
-        ensure!(subjects == ["outbox.order.placed-v1"], "{subjects:?}");
-        Ok(())
-    })
-    .await
 }
