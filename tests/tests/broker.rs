@@ -59,8 +59,8 @@ async fn a_missing_stream_is_waited_for_by_name_and_then_everything_flows() -> R
 /// What the log says of a stream that is not there.
 const NO_STREAM: &str = "the stream does not exist";
 
-/// Waits until the log has said once more than so many times that there is no stream, and gives back
-/// how often it has.
+/// Waits until the log has said once more than so many times that there is no stream, and gives
+/// back how often it has.
 async fn wait_misses_more(streamer: &Streamer, times: usize) -> Result<usize> {
     wait_until(PATIENCE, "the stream to be missed again", async || {
         let count = streamer.stderr_text().matches(NO_STREAM).count();

@@ -21,8 +21,8 @@ const TRACES: [&str; 3] = ["s3cr3t", "83, 51, 67", "533343523354"];
 /// Ways to make the program say as much as it can.
 const LOUD: [&[&str]; 2] = [&["-vv"], &["--log-format", "json", "-vv"]];
 
-/// What base64 makes of the secret in the middle of a text, in small letters: the characters that it
-/// alone decides, for each of the three places of a group at which it can begin.
+/// What base64 makes of the secret in the middle of a text, in small letters: the characters that
+/// it alone decides, for each of the three places of a group at which it can begin.
 fn base64_traces(secret: &[u8]) -> [String; 3] {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     [0, 1, 2].map(|before| {
