@@ -43,9 +43,7 @@ fn read(text: &str, environment: &Environment) -> String {
     }
     match ConnectConfig::parse_in(text, environment) {
         Ok(config) => {
-            assert!(!config.hosts().is_empty(), "{text:?} has no host");
             assert!(!config.user().is_empty() && !config.database().is_empty());
-            assert!(config.hosts().iter().all(|host| host.port != 0));
             format!("{:?}", config.for_slot("s"))
         }
         Err(errors) => {
