@@ -16,6 +16,10 @@
 //! last 2 W messages of ours**, and so does the newest stored row at or before S: what was stored
 //! after it lies behind it or, by the same argument, among the fewer than W rows before it.
 //!
+//! A mark speaks of rows that were stored before it, so the row by which it is proved is looked for
+//! before it too. A restored or cloned server writes the same log by name: its rows may stand among
+//! those of the other, and a mark of the one must not be proved by a row of the other.
+//!
 //! This holds over epochs, sessions and processes, as none of them begins before a position that
 //! the slot has confirmed, nor counts its rows from elsewhere. Parked rows take a place in the
 //! window and none in the stream. Three things can push a row out of the 2 W: copies of one
@@ -178,14 +182,19 @@ pub(crate) fn survey(history: History<'_>, writers: Writers, found: &LookBack) -
 
 impl Survey {
     fn look_at_shared(&mut self, held: &[&StoredRow]) {
-        // Everything settled lies before the row that says so.
-        let settled = |row: &&&StoredRow| row.settled.filter(|settled| *settled < row.position);
-        let settled = held.iter().filter_map(|row| settled(&row)).max();
-        let covered = held
-            .iter()
-            .filter(|row| Some(row.position) <= settled)
-            .max_by_key(|row| (row.position, row.sequence));
-        self.covered = covered.map(|row| (*row).clone());
+        // Everything settled lies before the row that says so. Of several the first: what a clone
+        // of the server wrote behind it must not be taken for what it speaks of.
+        let marks = held.iter().filter_map(|row| {
+            let settled = row.settled.filter(|settled| *settled < row.position)?;
+            Some((settled, std::cmp::Reverse(row.sequence)))
+        });
+        if let Some((settled, std::cmp::Reverse(said_at))) = marks.max() {
+            let before = held.iter().filter(|row| row.sequence < said_at);
+            let covered = before
+                .filter(|row| row.position <= settled)
+                .max_by_key(|row| (row.position, row.sequence));
+            self.covered = covered.map(|row| (*row).clone());
+        }
         self.keep_beyond(held.iter().copied());
     }
 

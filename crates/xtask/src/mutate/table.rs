@@ -363,8 +363,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         law: "resume point: a shared stream has holes",
         file: SURVEY,
         edits: &[(
-            ".filter(|row| Some(row.position) <= settled)",
-            ".filter(|row| Some(row.position) >= settled)",
+            ".filter(|row| row.position <= settled)",
+            ".filter(|row| row.position >= settled)",
         )],
         caught_by: CaughtBy::Simulator,
     },
