@@ -373,6 +373,31 @@ impl World {
                 epoch,
                 start,
             } if process == self.process => self.epoch_opened(epoch, *start),
+            Event::PublishArrives(publish) => self.publish_arrives(*publish),
+            Event::Answer {
+                process,
+                epoch,
+                token,
+                answer,
+            } if process == self.process => {
+                self.answer(epoch, token, answer);
+            }
+            Event::Parked {
+                process,
+                token,
+                position,
+                fails,
+            } => {
+                self.parked(process, token, position, fails);
+            }
+            other => self.handle_question(other),
+        }
+        Ok(())
+    }
+
+    /// What is asked of the stream and answered by it; a dead process hears nothing.
+    fn handle_question(&mut self, event: Event) {
+        match event {
             Event::LookBack {
                 process,
                 epoch,
@@ -395,15 +420,6 @@ impl World {
                 let found = self.stream.read_next(sequence);
                 self.relay.handle_read_next(now, epoch, found);
             }
-            Event::PublishArrives(publish) => self.publish_arrives(*publish),
-            Event::Answer {
-                process,
-                epoch,
-                token,
-                answer,
-            } if process == self.process => {
-                self.answer(epoch, token, answer);
-            }
             Event::ReadBack {
                 process,
                 epoch,
@@ -417,17 +433,8 @@ impl World {
                 }
                 self.relay.handle_read_back(now, epoch, token, found);
             }
-            Event::Parked {
-                process,
-                token,
-                position,
-                fails,
-            } => {
-                self.parked(process, token, position, fails);
-            }
             _ => {}
         }
-        Ok(())
     }
 
     /// Does what the machine asks for.

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use outbox::Writers;
+use outbox::{Position, Writers};
 use pgoutput::Lsn;
 
 use super::World;
-use crate::database::Kind;
+use crate::database::{Kind, Row};
 use crate::law::{Law, Violation};
 
 /// What happened in one or many histories.
@@ -210,6 +210,46 @@ impl World {
             .enumerate()
             .map(|(index, row)| (row.position, (index, row)))
             .collect();
+        let copies = self.count_copies(&place)?;
+        for (position, (_, row)) in &place {
+            if !copies.contains_key(position) && !row.settled_once && !row.parked {
+                return Err(Law::NothingLost.broken(format!("lost: {} at {position}", row.id)));
+            }
+            let collides = self.orphans.iter().any(|(_, id)| *id == row.id);
+            if row.parked && row.kind == Kind::Plain && !collides {
+                return Err(Law::ParkedForAReason.broken(format!(
+                    "{} at {position} was parked without a reason",
+                    row.id
+                )));
+            }
+        }
+        let stored_twice = copies.values().filter(|count| **count > 1).count() as u64;
+        if stored_twice > 0 && !self.faults.spoil_tail {
+            return Err(Law::NothingTwice.broken(format!("{stored_twice} rows are stored twice")));
+        }
+        let renamed = self
+            .stream
+            .messages()
+            .filter(|stored| stored.id.contains('@'));
+        let renamed = renamed.count() as u64;
+        let counters = self.relay.snapshot().counters;
+        Ok(Summary {
+            rows: place.len() as u64,
+            steps: self.steps,
+            parked: self.database.rows().filter(|row| row.parked).count() as u64,
+            stored_twice,
+            renamed,
+            skipped: counters.skipped,
+            duplicates: counters.duplicates,
+            ..self.summary
+        })
+    }
+
+    /// How often each row is stored: none that was never committed, and none too late for its key.
+    fn count_copies(
+        &self,
+        place: &HashMap<Position, (usize, &Row)>,
+    ) -> Result<HashMap<Position, u64>, Violation> {
         let mut copies: HashMap<_, u64> = HashMap::new();
         let mut newest: HashMap<u64, usize> = HashMap::new();
         let exclusive = self.stream.writers == Writers::Exclusive;
@@ -246,37 +286,6 @@ impl World {
                 return Err(Law::OrderPerKey.broken(detail));
             }
         }
-        for (position, (_, row)) in &place {
-            if !copies.contains_key(position) && !row.settled_once && !row.parked {
-                return Err(Law::NothingLost.broken(format!("lost: {} at {position}", row.id)));
-            }
-            let collides = self.orphans.iter().any(|(_, id)| *id == row.id);
-            if row.parked && row.kind == Kind::Plain && !collides {
-                return Err(Law::ParkedForAReason.broken(format!(
-                    "{} at {position} was parked without a reason",
-                    row.id
-                )));
-            }
-        }
-        let stored_twice = copies.values().filter(|count| **count > 1).count() as u64;
-        if stored_twice > 0 && !self.faults.spoil_tail {
-            return Err(Law::NothingTwice.broken(format!("{stored_twice} rows are stored twice")));
-        }
-        let renamed = self
-            .stream
-            .messages()
-            .filter(|stored| stored.id.contains('@'));
-        let renamed = renamed.count() as u64;
-        let counters = self.relay.snapshot().counters;
-        Ok(Summary {
-            rows: place.len() as u64,
-            steps: self.steps,
-            parked: self.database.rows().filter(|row| row.parked).count() as u64,
-            stored_twice,
-            renamed,
-            skipped: counters.skipped,
-            duplicates: counters.duplicates,
-            ..self.summary
-        })
+        Ok(copies)
     }
 }

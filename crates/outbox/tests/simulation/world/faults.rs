@@ -78,7 +78,7 @@ impl Faults {
 }
 
 impl Faults {
-    /// The length of the duplicate window. What the stream tells makes it needless, but for the late
+    /// The length of the duplicate window. What the stream tells makes it needless, but for late
     /// publishes of a connection that was given up: a history without a window has none of those.
     pub(super) fn window(&self, rng: &mut Rng, writers: Writers) -> u64 {
         // A clone's stream tells nothing, and a stream that must not be looked at little.
