@@ -1,5 +1,6 @@
 //! The one connector of both sessions: hosts in order, socket, TLS.
 
+mod certificate;
 mod dial;
 mod tls;
 mod verifier;

@@ -8,10 +8,15 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::certificate;
 
 /// How much of the certificate is checked.
 #[derive(Debug)]
@@ -70,6 +75,37 @@ impl LibpqVerifier {
     }
 }
 
+/// Whether the certificate names the host: in its subject alternative names, or, as in libpq, in
+/// the common name where it has no alternative name of the host's kind.
+fn check_name(certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> Result<(), Error> {
+    let error = match verify_server_name(&ParsedCertificate::try_from(certificate)?, host) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) =
+        &error
+    else {
+        return Err(error);
+    };
+    let kind = match host {
+        ServerName::IpAddress(_) => "IpAddress(",
+        _ => "DnsName(",
+    };
+    let decided = presented.iter().any(|name| name.starts_with(kind));
+    if !decided && certificate::common_name_is(certificate, &host.to_str()) {
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// A certificate of version 1 cannot be verified, and that is said in words.
+fn explained(error: Error) -> Error {
+    if certificate::is_version_one(&error) {
+        return Error::General(certificate::VERSION_ONE.to_owned());
+    }
+    error
+}
+
 impl ServerCertVerifier for LibpqVerifier {
     fn verify_server_cert(
         &self,
@@ -81,10 +117,13 @@ impl ServerCertVerifier for LibpqVerifier {
     ) -> Result<ServerCertVerified, Error> {
         match &self.check {
             Check::Nothing => {}
-            Check::Chain(trusted) => self.chain(trusted, end_entity, intermediates, now)?,
+            Check::Chain(trusted) => self
+                .chain(trusted, end_entity, intermediates, now)
+                .map_err(explained)?,
             Check::ChainAndName(trusted) => {
-                self.chain(trusted, end_entity, intermediates, now)?;
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                self.chain(trusted, end_entity, intermediates, now)
+                    .map_err(explained)?;
+                check_name(end_entity, server_name)?;
             }
         }
         Ok(ServerCertVerified::assertion())
@@ -107,7 +146,15 @@ impl ServerCertVerifier for LibpqVerifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
+        match verify_tls13_signature(message, cert, dss, algorithms) {
+            // Where nothing is verified but that the peer has the key, its certificate's version
+            // does not matter. Elsewhere the chain was refused before this.
+            Err(error) if certificate::is_version_one(&error) => {
+                let key = certificate::public_key(cert).ok_or(error)?;
+                verify_tls13_signature_with_raw_key(message, &key, dss, algorithms)
+            }
+            result => result,
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
