@@ -81,7 +81,7 @@ async fn names_of_any_kind_go_the_full_cycle_twice() {
             assert!(report.slot_made && report.is_ready());
             assert_eq!(report.row_counts[0], RowCount::Exactly(0));
 
-            let name = &plan.tables[0];
+            let name = plan.tables[0].to_sql();
             let insert = format!(
                 "INSERT INTO {name} (aggregate_type, aggregate_id, type, payload) \
                  VALUES ('a', '1', 't', '{{}}'), ('a', '2', 't', NULL)"
