@@ -1,6 +1,6 @@
 //! The crash once more, in a stream that others write, too.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use async_nats::jetstream::stream::Config;
 
 use super::crash;
@@ -38,20 +38,17 @@ pub(super) async fn tell(servers: &Servers, line: &mut Line) -> Result<()> {
     let replay = crash::replay(servers, line, &shop, &killed).await?;
     check("messages of the other service", replay.stream.others, 2)?;
     check("delivered", replay.stream.rows.len(), ORDERS)?;
-    ensure!(
-        replay.copies >= ORDERS,
-        "{} rows were published again; all {ORDERS} were to be",
-        replay.copies
-    );
+    check("copies that went over the wire", replay.copies, 0)?;
     say(format!(
         "the stream holds {} messages: {} of the outbox, {} of the payment service",
         replay.stream.last_sequence,
         replay.stream.rows.len(),
         replay.stream.others
     ));
-    say("The last message is another service's and proves nothing, so all were sent again:");
-    say("JetStream knew each Nats-Msg-Id and dropped the copies. This works as long as its");
-    say("duplicate window; a stream of Postrider's own needs no window.");
+    say(
+        "The last message is another service's, so the streamer read the newest ones back: it went",
+    );
+    say("on behind the newest mark of what is settled, and left out the rows whose ids it found.");
     Ok(())
 }
 
