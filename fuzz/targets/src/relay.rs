@@ -310,13 +310,17 @@ impl Bench {
     fn look_back(&mut self, epoch: u64, rows: usize) {
         let messages = self.last.iter().take(rows).map(|row| SeenMessage {
             sequence: row.sequence,
-            row: (self.lsn % 5 != 0).then(|| row.clone()),
+            row: (!self.lsn.is_multiple_of(5)).then(|| row.clone()),
         });
         let found = LookBack {
             messages: messages.collect(),
-            reach: [Reach::Beginning, Reach::Wanted, Reach::Limit][self.lsn as usize % 3],
+            reach: match self.lsn % 3 {
+                0 => Reach::Beginning,
+                1 => Reach::Wanted,
+                _ => Reach::Limit,
+            },
         };
-        let answer = if self.lsn % 7 == 0 {
+        let answer = if self.lsn.is_multiple_of(7) {
             Err(String::new())
         } else {
             Ok(found)
