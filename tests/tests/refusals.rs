@@ -7,7 +7,7 @@ use calls::{
     Caller, QUIET, commit, ends_with, ids, insert, newest, stays_unconfirmed, wait_end, wait_ids,
     wait_log,
 };
-use postrider_tests::{Line, PATIENCE, PgVersion, Stage, Writers, for_each_version, is_long};
+use postrider_tests::{Line, PATIENCE, Stage, Writers, for_each_version};
 
 #[tokio::test]
 async fn wrong_password_missing_database_and_missing_rights_end_with_the_cure() -> Result<()> {
@@ -138,29 +138,6 @@ async fn a_missing_slot_publication_or_table_ends_run_with_4() -> Result<()> {
         line.ok(&["setup"]).await?;
         stage.postgres.sql("shop", "DROP TABLE outbox").await?;
         run(&["public.outbox", "no such table"]).await
-    })
-    .await
-}
-
-#[tokio::test]
-async fn a_publication_dropped_under_the_streamer_ends_it_with_4() -> Result<()> {
-    for_each_version(async |versions| {
-        // From 18 on the server does not complain, and the streamer's own look takes half a minute.
-        if versions.postgres >= PgVersion::V18 && !is_long() {
-            return Ok(());
-        }
-        let stage = Stage::start(versions).await?;
-        let line = Line::ready(&stage, "shop", Writers::Exclusive).await?;
-        let mut streamer = line.start(&stage).await?;
-        insert(&stage, "shop", 1).await?;
-        line.wait_confirmed(&stage).await?;
-        stage
-            .postgres
-            .sql("shop", "DROP PUBLICATION postrider")
-            .await?;
-        insert(&stage, "shop", 1).await?;
-        wait_end(&mut streamer, 4, &["publication"]).await?;
-        Ok(())
     })
     .await
 }

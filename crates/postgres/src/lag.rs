@@ -141,13 +141,29 @@ impl Control {
             .flatten())
     }
 
-    /// The end of the log as it is inserted so far: whatever commits from now on lies behind it.
+    /// `synchronous_standby_names`, if it names any and our role cannot see whether it matches us.
     ///
     /// # Errors
-    /// A broken connection, or the server's error; a standby has no such position.
+    /// A broken connection, or the server's error.
+    pub async fn unseen_standby_names(&self) -> Result<Option<String>, PgError> {
+        let sql = "SELECT current_setting('synchronous_standby_names') \
+                   WHERE current_setting('synchronous_standby_names') <> '' \
+                   AND NOT pg_has_role('pg_read_all_stats', 'USAGE')";
+        let row = self.client().query_opt(sql, &[]).await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
+    }
+
+    /// The end of the log as it is inserted so far: whatever commits from now on lies behind it.
+    /// On a standby, the end of what it has replayed.
+    ///
+    /// # Errors
+    /// A broken connection, or the server's error.
     pub async fn wal_insert_position(&self) -> Result<Lsn, PgError> {
-        self.position("SELECT pg_current_wal_insert_lsn()::text AS position")
-            .await
+        self.position(
+            "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+             ELSE pg_current_wal_insert_lsn() END)::text AS position",
+        )
+        .await
     }
 
     /// The end of the server's log on disk.

@@ -38,8 +38,8 @@ pub use session::{
     CreatedSlot, Ending, ReplicationSession, SystemIdentity, TextRow, TimelineFork, WalStream,
 };
 pub use setup::{
-    Finding, Object, Outcome, SetupPlan, SetupReport, SlotWait, check, check_slot_name, drop_slot,
-    print_sql, replication_refusal, setup, teardown,
+    Finding, Look, Object, Outcome, SetupPlan, SetupReport, SlotWait, Watched, check,
+    check_slot_name, drop_slot, look, print_sql, replication_refusal, setup, teardown,
 };
 pub use table::{Column, MAX_COUNTED_ROWS, RowCount, TableInfo, TableKind, TableName};
 pub use turn::{TURN, is_turn_timeout};

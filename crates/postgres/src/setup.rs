@@ -11,6 +11,7 @@ mod server;
 mod slot;
 mod tables;
 mod teardown;
+mod watch;
 
 use std::fmt;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use print::print_sql;
 pub use server::replication_refusal;
 pub use slot::{SlotWait, check_slot_name};
 pub use teardown::{drop_slot, teardown};
+pub use watch::{Look, Watched, look};
 
 /// The largest timeout that the server takes, a 32-bit number of milliseconds.
 const MAX_TIMEOUT_MS: u128 = 2_147_483_647;
@@ -177,7 +179,7 @@ pub async fn check(control: &Control, plan: &SetupPlan) -> Result<SetupReport, P
         ..SetupReport::default()
     };
     tables::find(control, plan, false, &mut report).await?;
-    let found = publication::find(control, plan, &report).await?;
+    let found = publication::find(control, plan, &mut report).await?;
     report.findings.extend(found);
     if plan.dead_letters {
         report
@@ -230,7 +232,7 @@ pub async fn setup(
     if !report.is_ready() {
         return Ok(report);
     }
-    let made = publication::make(&control, plan, &report).await?;
+    let made = publication::make(&control, plan, &mut report).await?;
     report.findings.extend(made);
     if plan.dead_letters {
         report

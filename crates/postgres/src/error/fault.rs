@@ -169,17 +169,28 @@ fn server(error: &ServerError) -> Fault {
     }
 }
 
-/// Texts that connection poolers give and PostgreSQL does not, all under codes of class 08.
+/// Texts that connection poolers give and PostgreSQL does not.
 fn is_pooler(code: &str, message: &str) -> bool {
-    let texts = [
+    /// Of PgBouncer, Pgpool-II and Odyssey, all under codes of class 08 (connection exception).
+    const CONNECTING: [&str; 11] = [
         "unsupported startup parameter",
         "pgbouncer",
         "Pgpool",
         "odyssey",
         "no such user/database",
+        "no such database",
         "unsupported pkt type",
+        "server login failed",
+        "query_wait_timeout",
+        "client_login_timeout",
+        "no more connections allowed",
     ];
-    code.starts_with("08") && texts.iter().any(|text| message.contains(text))
+    // A statement prepared on one server connection and executed on another: the mark of pooling
+    // by transaction.
+    let lost_statement =
+        matches!(code, "26000" | "42P05") && message.contains("prepared statement");
+    lost_statement
+        || (code.starts_with("08") && CONNECTING.iter().any(|text| message.contains(text)))
 }
 
 /// 55000, "object not in prerequisite state", of 14 to 18.

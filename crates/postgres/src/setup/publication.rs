@@ -7,7 +7,7 @@ use crate::lag::SlotLag;
 use crate::publication::{Publication, PublishedTable};
 use crate::quote::quote_identifier;
 use crate::sql;
-use crate::table::{TableInfo, TableKind, TableName};
+use crate::table::{Column, TableInfo, TableKind, TableName};
 
 /// The statements that make the publication: the first table as in the file, the others added.
 pub(super) fn statements(publication: &str, tables: &[TableName]) -> Vec<String> {
@@ -40,7 +40,7 @@ fn add_table(publication: &str, table: &TableName) -> String {
 pub(super) async fn make(
     control: &Control,
     plan: &SetupPlan,
-    report: &SetupReport,
+    report: &mut SetupReport,
 ) -> Result<Vec<Finding>, PgError> {
     let name = &plan.publication;
     if control.publication(name, &plan.tables).await?.is_some() {
@@ -147,30 +147,54 @@ async fn locked(
     )
 }
 
-/// Checks the publication as it is.
+/// Checks the publication as it is. Of the report's tables, the columns are left that it sends.
 pub(super) async fn find(
     control: &Control,
     plan: &SetupPlan,
-    report: &SetupReport,
+    report: &mut SetupReport,
+) -> Result<Vec<Finding>, PgError> {
+    let mut findings = look(control, plan, &mut report.tables).await?;
+    let is_fault = |it: &Finding| matches!(it.outcome, Outcome::Wrong | Outcome::Missing);
+    if !findings.iter().any(is_fault) {
+        let name = &plan.publication;
+        let found = Finding::new(Object::Publication, name, Outcome::Found, "found");
+        findings.insert(0, found);
+    }
+    Ok(findings)
+}
+
+/// What is wrong with the publication or worth a warning. Of the tables, the columns are left that
+/// it sends.
+pub(super) async fn look(
+    control: &Control,
+    plan: &SetupPlan,
+    tables: &mut [TableInfo],
 ) -> Result<Vec<Finding>, PgError> {
     let name = &plan.publication;
-    let finding = |outcome, text: &str| Finding::new(Object::Publication, name, outcome, text);
     let Some(publication) = control.publication(name, &plan.tables).await? else {
-        let missing = finding(Outcome::Missing, "not there");
+        let missing = Finding::new(Object::Publication, name, Outcome::Missing, "not there");
         return Ok(vec![match control.read_lag(&plan.slot).await? {
             Some(_) => missing.of_fault(Fault::PublicationMissing),
             None => missing.cured_by("run `postrider setup`"),
         }]);
     };
     let major = control.server_version().major();
-    let mut findings = verify(&publication, &report.tables, major);
-    if !findings
-        .iter()
-        .any(|finding| finding.outcome == Outcome::Wrong)
-    {
-        findings.insert(0, finding(Outcome::Found, "found"));
+    let findings = verify(&publication, tables, major);
+    for table in tables {
+        let entry = publication.table(&table.name.schema, &table.name.name);
+        if let Some(entry) = entry {
+            table.columns.retain(|column| is_sent(entry, column, major));
+        }
     }
     Ok(findings)
+}
+
+fn is_sent(entry: &PublishedTable, column: &Column, major: u16) -> bool {
+    let listed = match &entry.columns {
+        Some(published) => published.contains(&column.name),
+        None => true,
+    };
+    listed && (!column.generated || major >= 18)
 }
 
 /// Everything about a publication that would lose rows (wrong) or surprise (warning).
@@ -239,10 +263,8 @@ fn verify_entry(
         let text = format!("it sends only rows of {} with {filter}", table.name);
         findings.push(finding(text));
     }
-    let hidden = table.columns.iter().filter(|column| match &entry.columns {
-        Some(published) => !published.contains(&column.name),
-        None => column.generated && major < 18,
-    });
+    let columns = table.columns.iter();
+    let hidden = columns.filter(|column| !is_sent(entry, column, major));
     let hidden: Vec<&str> = hidden.map(|column| column.name.as_str()).collect();
     if !hidden.is_empty() {
         let text = format!(
@@ -258,7 +280,6 @@ fn verify_entry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Column;
 
     fn table(kind: TableKind) -> TableInfo {
         let column = |name: &str, generated| Column {

@@ -64,41 +64,71 @@ pub(super) fn statement(slot: &str, major: u16) -> String {
 pub(super) async fn find(control: &Control, plan: &SetupPlan) -> Result<Finding, PgError> {
     let name = &plan.slot;
     let Some(slot) = control.read_lag(name).await? else {
-        return Ok(
-            Finding::new(Object::Slot, name, Outcome::Missing, "not there")
-                .of_fault(Fault::SlotMissing),
-        );
+        return missing(control, name).await;
     };
     let row = control
         .client()
-        .query_one("SELECT current_database()::text", &[])
+        .query_one(
+            "SELECT current_database()::text, COALESCE((SELECT two_phase \
+             FROM pg_replication_slots WHERE slot_name = $1), false)",
+            &[name],
+        )
         .await?;
-    Ok(verify(&slot, row.try_get(0)?))
+    Ok(verify(&slot, row.try_get(0)?, row.try_get(1)?))
 }
 
-fn verify(slot: &SlotLag, database: &str) -> Finding {
+/// A slot that is not there. After a promotion that is the usual reason, so it is named.
+async fn missing(control: &Control, name: &str) -> Result<Finding, PgError> {
+    // The first eight digits of a WAL file's name are its timeline.
+    let sql = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN \
+               left(pg_walfile_name(pg_current_wal_lsn()), 8) END";
+    let row = control.client().query_one(sql, &[]).await?;
+    let timeline: Option<&str> = row.try_get(0)?;
+    let timeline = timeline.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let text = match timeline {
+        Some(timeline @ 2..) => format!(
+            "not there; this server was a standby once (it is on timeline {timeline}), and only a \
+             failover slot (17 and newer, with sync_replication_slots on the standby) outlives a \
+             promotion"
+        ),
+        _ => "not there".to_owned(),
+    };
+    Ok(
+        Finding::new(Object::Slot, name, Outcome::Missing, text).cured_by(
+            "run `postrider setup`; rows that committed after the old slot's last confirmation and \
+         before the new slot are in the table alone",
+        ),
+    )
+}
+
+fn verify(slot: &SlotLag, database: &str, two_phase: bool) -> Finding {
     let name = slot.slot.as_str();
     let wrong = |text: String| Finding::new(Object::Slot, name, Outcome::Wrong, text);
+    let other_name = "configure another slot name, or drop this one: SELECT \
+                      pg_drop_replication_slot('...')";
     if slot.plugin.as_deref() != Some("pgoutput") {
         let plugin = slot
             .plugin
             .as_deref()
             .unwrap_or("none, it is a physical slot");
-        return wrong(format!("its output plugin is not pgoutput ({plugin})"))
-            .cured_by("configure another slot name");
+        return wrong(format!("its output plugin is not pgoutput ({plugin})")).cured_by(other_name);
     }
     if slot.database.as_deref() != Some(database) {
         let other = slot.database.as_deref().unwrap_or("none");
-        return wrong(format!("it belongs to another database ({other:?})"))
-            .cured_by("configure another slot name");
+        return wrong(format!("it belongs to another database ({other:?})")).cured_by(other_name);
     }
     if slot.temporary {
-        return wrong("it is temporary and ends with its session".to_owned())
-            .cured_by("configure another slot name");
+        return wrong("it is temporary and ends with its session".to_owned()).cured_by(other_name);
+    }
+    if two_phase {
+        return wrong(
+            "it decodes prepared transactions (two_phase), which are not known to commit"
+                .to_owned(),
+        )
+        .cured_by(other_name);
     }
     if slot.is_lost() {
-        let reason = slot.invalid_reason.as_deref().unwrap_or("lost");
-        return wrong(format!("its WAL is gone ({reason})")).of_fault(Fault::SlotLost);
+        return lost(slot);
     }
     let position = slot
         .confirmed_flush_lsn
@@ -109,6 +139,25 @@ fn verify(slot: &SlotLag, database: &str) -> Finding {
         Outcome::Found,
         format!("found, confirmed up to {position}"),
     )
+}
+
+/// A slot whose WAL is gone or that was given up: why, and what is missing since.
+fn lost(slot: &SlotLag) -> Finding {
+    let reason = slot.invalid_reason.as_deref().unwrap_or("lost");
+    // The reasons of pg_replication_slots.invalidation_reason; up to 16 there is only "lost".
+    let words = match reason {
+        "lost" | "wal_removed" => "more WAL was written than max_slot_wal_keep_size lets it keep",
+        "idle_timeout" => "no session held it for longer than idle_replication_slot_timeout",
+        "rows_removed" => "rows of the catalog that it needs were removed",
+        "wal_level_insufficient" => "wal_level was lowered below logical",
+        _ => "the server gave it up",
+    };
+    let gap = slot.confirmed_flush_lsn.map_or_else(String::new, |lsn| {
+        format!("; rows committed after {lsn} were not confirmed")
+    });
+    let text = format!("its WAL is gone ({reason}: {words}){gap}");
+    Finding::new(Object::Slot, &slot.slot, Outcome::Wrong, text)
+        .cured_by("run `postrider setup --recreate-slot`, which accepts a gap and names it")
 }
 
 /// Makes the slot if it is missing; checks it otherwise.
@@ -244,6 +293,82 @@ async fn oldest_writer(control: &Control) -> Result<Option<String>, PgError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn slot() -> SlotLag {
+        SlotLag {
+            slot: "s".to_owned(),
+            plugin: Some("pgoutput".to_owned()),
+            database: Some("shop".to_owned()),
+            temporary: false,
+            holder: None,
+            wal_status: Some("reserved".to_owned()),
+            safe_wal_size_bytes: None,
+            keep_size_bytes: None,
+            retained_bytes: None,
+            unconfirmed_bytes: None,
+            held_by_open_xacts_bytes: None,
+            current_lsn: None,
+            restart_lsn: None,
+            confirmed_flush_lsn: "0/ABC".parse().ok(),
+            inactive_for: None,
+            invalid_reason: None,
+            failover: None,
+            sync_state: None,
+            unsent_bytes: None,
+            reply_age: None,
+            oldest_xact: None,
+        }
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_streamed_is_wrong_by_name() {
+        assert_eq!(verify(&slot(), "shop", false).outcome, Outcome::Found);
+        let reason = |reason: &str| SlotLag {
+            invalid_reason: Some(reason.to_owned()),
+            ..slot()
+        };
+        let lost = SlotLag {
+            wal_status: Some("lost".to_owned()),
+            ..slot()
+        };
+        for (slot, database, two_phase, word) in [
+            (slot(), "bank", false, "\"shop\""),
+            (slot(), "shop", true, "two_phase"),
+            (lost, "shop", false, "max_slot_wal_keep_size"),
+            (
+                reason("wal_removed"),
+                "shop",
+                false,
+                "max_slot_wal_keep_size",
+            ),
+            (
+                reason("idle_timeout"),
+                "shop",
+                false,
+                "idle_replication_slot_timeout",
+            ),
+            (
+                reason("wal_level_insufficient"),
+                "shop",
+                false,
+                "wal_level was lowered",
+            ),
+            (reason("rows_removed"), "shop", false, "catalog"),
+            (
+                reason("of_a_later_version"),
+                "shop",
+                false,
+                "of_a_later_version",
+            ),
+        ] {
+            let found = verify(&slot, database, two_phase);
+            assert_eq!(found.outcome, Outcome::Wrong, "{word}");
+            assert!(found.to_string().contains(word), "{found}");
+            if slot.is_lost() {
+                assert!(found.text.contains("after 0/ABC"), "{found}");
+            }
+        }
+    }
 
     #[test]
     fn slot_names_are_checked_as_the_server_does() {

@@ -62,7 +62,7 @@ async fn make(control: &Control, table: &TableName) -> Result<(), PgError> {
 
 /// A missing table, with the tables of the same name in other schemas or spellings: a name that
 /// was not quoted is the usual reason.
-async fn missing(control: &Control, table: &TableName) -> Result<Finding, PgError> {
+pub(super) async fn missing(control: &Control, table: &TableName) -> Result<Finding, PgError> {
     let rows = control
         .client()
         .query(
@@ -88,7 +88,7 @@ async fn missing(control: &Control, table: &TableName) -> Result<Finding, PgErro
 }
 
 /// Why a relation cannot be streamed.
-fn unfit(info: &TableInfo) -> Option<String> {
+pub(super) fn unfit(info: &TableInfo) -> Option<String> {
     if info.kind == TableKind::Other {
         return Some("it is no table but a view, foreign table or the like".to_owned());
     }

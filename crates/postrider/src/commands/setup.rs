@@ -198,6 +198,26 @@ async fn refuse_unfit_tables(control: &Control, settings: &Settings) -> Result<(
         check_columns(settings, table)
             .map_err(|fault| CommandError::message(Exit::Refused, fault))?;
     }
+    refuse_hidden_columns(control, settings).await
+}
+
+/// So must what a publication that is there sends of them.
+async fn refuse_hidden_columns(control: &Control, settings: &Settings) -> Result<(), CommandError> {
+    let look = postgres::look(control, &plan(settings, false), None).await;
+    let look = look.map_err(|error| command_error(&error))?;
+    let publication = &settings.postgres.publication;
+    let tables = look.tables.iter();
+    for table in tables.filter(|table| table.kind != TableKind::Other) {
+        check_columns(settings, table).map_err(|fault| {
+            let text = format!("publication {publication} leaves out columns: {fault}");
+            let name = table.name.to_sql();
+            CommandError::message(Exit::Refused, text).with_help(format!(
+                "as its owner, put the table in with all columns: ALTER PUBLICATION {quoted} DROP \
+                 TABLE {name}; ALTER PUBLICATION {quoted} ADD TABLE {name};",
+                quoted = postgres::quote_identifier(publication),
+            ))
+        })?;
+    }
     Ok(())
 }
 

@@ -1,14 +1,16 @@
-//! What happens once in a while: the progress line and the look at the publication.
+//! What happens once in a while: the progress line and the look at publication and tables.
 
 use std::time::{Duration, Instant};
 
-use outbox::{Relay, SourceFault, SourceFaultKind, Writers};
+use outbox::{Relay, SourceFault, Writers};
 use pgoutput::Lsn;
+use postgres::Watched;
+use tokio::sync::Mutex;
 
 use crate::config::Settings;
 
 use super::control::SharedControl;
-use super::session::{self, Session};
+use super::session::{self, Session, Told};
 use super::tasks::Tasks;
 
 /// How often the streamer of an exclusive stream looks whether a command waits for its turn.
@@ -17,14 +19,19 @@ const TURN_EVERY: Duration = Duration::from_secs(1);
 /// One line a minute says that the streamer lives and where it stands.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 
-/// How often the publication is looked at. From server 18 on, the rows of a table that left the
+/// How often publication and tables are looked at, at least. The rows of a table that left the
 /// publication vanish without an error, so this bounds how many can.
-const PUBLICATION_EVERY: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How soon they are looked at again when the log has moved: a change of them is written there, so
+/// a cluster that writes nothing is not asked.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Housekeeping {
     progress_at: Instant,
-    publication_at: Instant,
+    /// The last look in this session: when, and how far the log was received then.
+    looked: Option<(Instant, Lsn)>,
     turn_at: Instant,
     published: u64,
     published_at: Option<Instant>,
@@ -34,7 +41,7 @@ impl Housekeeping {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             progress_at: now + PROGRESS_EVERY,
-            publication_at: now + PUBLICATION_EVERY,
+            looked: None,
             turn_at: now + TURN_EVERY,
             published: 0,
             published_at: None,
@@ -48,10 +55,17 @@ impl Housekeeping {
         tasks: &mut Tasks,
         session: Option<&Session>,
     ) {
-        if self.publication_at <= now {
-            self.publication_at = now + PUBLICATION_EVERY;
-            if session.is_some() {
-                tasks.check_publication();
+        match (session, self.looked) {
+            (None, _) => self.looked = None,
+            (Some(_), Some((at, _))) if now.duration_since(at) < LOOK_AGAIN => {}
+            (Some(_), last) => {
+                let received = relay.snapshot().received;
+                let due = last.is_none_or(|(at, seen)| {
+                    seen != received || now.duration_since(at) >= LOOK_EVERY
+                });
+                if due && tasks.look() {
+                    self.looked = Some((now, received));
+                }
             }
         }
         if self.turn_at <= now {
@@ -98,63 +112,50 @@ impl Housekeeping {
     }
 }
 
+/// What the last look found, kept over sessions.
+pub(super) type LastLook = Option<(Watched, Instant)>;
+
 /// Whether the publication still gives us the inserts of every outbox. A server that does not
 /// answer is the session's trouble, not told here.
-pub(super) async fn check_publication(
+pub(super) async fn look(
     settings: &Settings,
     control: &SharedControl,
+    last: &Mutex<LastLook>,
+    told: &Told,
 ) -> Option<SourceFault> {
-    let name = &settings.postgres.publication;
-    let tables = session::plan(settings, false).tables;
-    let found = control
-        .with(settings, "looking at the publication", async |control| {
-            // At the same pace, and of no account: rows that a halt was noted at may have flowed.
-            let _ = control.forget_halts(&settings.postgres.slot).await;
-            control.publication(name, &tables).await
-        })
-        .await;
-    let publication = match found {
-        Ok(Some(publication)) => publication,
-        Ok(None) => {
-            return Some(SourceFault {
-                kind: SourceFaultKind::PublicationMissing,
-                detail: format!(
-                    "publication {name} was dropped; rows committed since then are not streamed; \
-                     cure: {}",
-                    postgres::Fault::PublicationMissing.cure().unwrap_or("")
-                ),
-            });
-        }
+    let mut last = last.lock().await;
+    let before = last.as_ref().map(|(watched, _)| watched);
+    let what = "looking at publication and tables";
+    let looked = control.with(settings, what, async |control| {
+        // At the same pace, and of no account: rows that a halt was noted at may have flowed.
+        let _ = control.forget_halts(&settings.postgres.slot).await;
+        postgres::look(control, &session::plan(settings, false), before).await
+    });
+    let look = match looked.await {
+        Ok(look) => look,
         Err(error) => {
             let fault = session::fault_of(&error);
-            tracing::debug!("the publication could not be checked: {fault}");
+            tracing::debug!("publication and tables could not be looked at: {fault}");
             return None;
         }
     };
-    let lacking = settings
-        .outboxes
-        .iter()
-        .find(|spec| publication.table(&spec.schema, &spec.table).is_none());
-    let detail = match lacking {
-        Some(spec) => format!(
-            "publication {name} no longer has table {}.{}: ALTER PUBLICATION {} ADD TABLE {}; \
-             rows committed meanwhile are not streamed",
-            spec.schema,
-            spec.table,
-            postgres::quote_identifier(name),
-            postgres::quote_qualified(&spec.schema, &spec.table),
-        ),
-        None if !publication.inserts => format!(
-            "publication {name} no longer publishes inserts: ALTER PUBLICATION {} SET (publish = \
-             'insert'); rows committed meanwhile are not streamed",
-            postgres::quote_identifier(name),
-        ),
-        None => return None,
+    told.warn(settings, &look.findings, &look.tables);
+    let Some(finding) = look.fault() else {
+        tracing::debug!(as_of = %look.watched.as_of, "publication and tables are as they must be");
+        *last = Some((look.watched, Instant::now()));
+        return None;
     };
-    Some(SourceFault {
-        kind: SourceFaultKind::PublicationUnfit,
-        detail,
-    })
+    let mut fault = session::fault_of_finding(finding);
+    if let Some((watched, at)) = last.as_ref() {
+        let statement = fault.detail.trim_end_matches(';').len();
+        fault.detail.truncate(statement);
+        fault.detail.push_str(&format!(
+            "; all was well at {}, {} s ago: rows committed since then may be in the table alone",
+            watched.as_of,
+            at.elapsed().as_secs(),
+        ));
+    }
+    Some(fault)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use outbox::{
 use pgoutput::Lsn;
 use postgres::{
     ConnectConfig, Control, Ending, Fault, Finding, Object, Outcome, PgError, ReplicationSession,
-    RowCount, SetupPlan, SetupReport, SystemIdentity, TableInfo, WalStream,
+    RowCount, SetupPlan, SystemIdentity, TableInfo, WalStream,
 };
 
 use crate::config::Settings;
@@ -35,15 +35,21 @@ pub(crate) struct Session {
 pub(super) struct Told(Mutex<HashSet<String>>);
 
 impl Told {
-    fn warn_of(&self, settings: &Settings, report: &SetupReport) {
-        for finding in &report.findings {
+    /// Gives the warnings among these findings, and one for each table that no longer has what its
+    /// outbox needs. That is no fault yet: rows that were written before may still fit.
+    pub(super) fn warn(&self, settings: &Settings, findings: &[Finding], tables: &[TableInfo]) {
+        for finding in findings {
             if finding.outcome == Outcome::Warning {
                 self.warn_once(finding.to_string());
             }
         }
-        for table in &report.tables {
+        for table in tables {
             if let Err(fault) = check_columns(settings, table) {
-                self.warn_once(format!("{fault}; its next row will stop the streamer"));
+                let publication = &settings.postgres.publication;
+                self.warn_once(format!(
+                    "{fault}, as publication {publication} sends it; its next row will stop the \
+                     streamer"
+                ));
             }
         }
     }
@@ -307,7 +313,15 @@ async fn look(settings: &Settings, control: &Control, told: &Told) -> Result<Loo
         let kind = SourceFaultKind::Misconfigured;
         return Err(SourceFault { kind, detail });
     }
-    told.warn_of(settings, &report);
+    told.warn(settings, &report.findings, &report.tables);
+    let names = control.unseen_standby_names().await;
+    if let Some(names) = names.map_err(|error| fault_of(&error))? {
+        told.warn_once(format!(
+            "synchronous_standby_names is {names:?}, and this role cannot see whether it matches \
+             postrider/{}, for which every commit would wait. Cure: GRANT pg_monitor to the role",
+            settings.postgres.slot
+        ));
+    }
     if let Some(finding) = report.faults().next() {
         return Err(fault_of_finding(finding));
     }
@@ -478,7 +492,7 @@ fn fault_of_login(config: &ConnectConfig, error: &PgError) -> SourceFault {
 }
 
 /// What a finding of the check means to the relay.
-fn fault_of_finding(finding: &Finding) -> SourceFault {
+pub(super) fn fault_of_finding(finding: &Finding) -> SourceFault {
     use SourceFaultKind as Kind;
     let missing = finding.outcome == Outcome::Missing;
     let kind = match finding.object {

@@ -17,8 +17,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::config::Settings;
 
 use super::control::SharedControl;
+use super::epoch;
+use super::housekeeping::{self, LastLook};
 use super::session::{self, Opened, Session, Told};
-use super::{epoch, housekeeping};
 
 /// Reports that may wait for the loop. Tasks beyond it wait themselves.
 const REPORT_CAPACITY: usize = 1024;
@@ -91,6 +92,7 @@ pub(super) struct Tasks {
     control: Arc<SharedControl>,
     /// The check of the publication that is under way.
     checking: Option<JoinHandle<()>>,
+    last_look: Arc<tokio::sync::Mutex<LastLook>>,
     /// A command has kept its turn beyond all measure; it is not waited for again until it ends.
     gave_up: Arc<AtomicBool>,
 }
@@ -109,6 +111,7 @@ impl Tasks {
             owner: watch::Sender::new(None),
             control: Arc::default(),
             checking: None,
+            last_look: Arc::default(),
             gave_up: Arc::default(),
         };
         (tasks, receiver)
@@ -332,19 +335,24 @@ impl Tasks {
         }
     }
 
-    /// Looks whether the publication still is what it was, unless the last look is not over yet.
-    pub(super) fn check_publication(&mut self) {
+    /// Looks whether publication and tables still are what they were, unless the last look is not
+    /// over yet. Gives back whether it was begun.
+    pub(super) fn look(&mut self) -> bool {
         if self.checking.as_ref().is_some_and(|it| !it.is_finished()) {
-            return;
+            return false;
         }
         let settings = Arc::clone(&self.settings);
         let control = Arc::clone(&self.control);
+        let last = Arc::clone(&self.last_look);
+        let told = Arc::clone(&self.told);
         let reports = self.reports.clone();
         self.checking = Some(tokio::spawn(async move {
-            if let Some(fault) = housekeeping::check_publication(&settings, &control).await {
+            let look = housekeeping::look(&settings, &control, &last, &told);
+            if let Some(fault) = look.await {
                 let _ = reports.send(Report::SourceFault(fault)).await;
             }
         }));
+        true
     }
 
     pub(super) async fn finish(mut self) {

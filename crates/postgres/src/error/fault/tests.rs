@@ -71,6 +71,11 @@ fn texts_of_servers_14_to_18_are_told_apart() {
 fn texts_about_prerequisites_rights_and_poolers_are_told_apart() {
     assert_faults([
         (
+            "26000",
+            "prepared statement \"s0\" does not exist",
+            Fault::Pooler,
+        ),
+        (
             "55000",
             "logical decoding on standby requires \"wal_level\" >= \"logical\" on the primary",
             Fault::WalLevel,
