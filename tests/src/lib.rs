@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 mod book;
+pub mod certificates;
 mod check;
 mod checker;
 mod line;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use calls::{Caller, ended, newest, wait_log};
+use postrider_tests::certificates::private_file;
 use postrider_tests::{Ended, Stage};
 
 /// The secret as it is.
@@ -16,7 +17,7 @@ const ENCODED: &str = "S3CR3T%40x";
 
 /// Parts that every spelling of the secret has one of, beside base64: raw or percent-encoded, bytes
 /// as `Debug` shows them, hexadecimal.
-const TRACES: [&str; 3] = ["s3cr3t", "83, 51, 67", "533343523354"];
+const TRACES: [&str; 4] = ["s3cr3t", "83, 51, 67", "533343523354", "%53%33%43"];
 
 /// Ways to make the program say as much as it can.
 const LOUD: [&[&str]; 2] = [&["-vv"], &["--log-format", "json", "-vv"]];
@@ -74,7 +75,10 @@ fn check(what: &str, ended: &Ended) -> Result<()> {
 /// Every command with all logs, none of which may show the secret. `run` is stopped after its first
 /// failure, if it goes on.
 async fn try_all(what: &str, caller: &Caller) -> Result<()> {
-    let loud = caller.clone().env("POSTRIDER_LOG", "trace");
+    let loud = caller
+        .clone()
+        .env("POSTRIDER_LOG", "trace")
+        .env("RUST_BACKTRACE", "full");
     for words in [
         vec!["setup"],
         vec!["status"],
@@ -120,6 +124,45 @@ async fn try_streamer(what: &str, caller: &Caller) -> Result<()> {
     check(what, &ended)
 }
 
+/// Places that are libpq's, or where it is not what the place is for.
+fn more_callers(
+    folder: &Path,
+    pg_host: &str,
+    nats_host: &str,
+) -> Result<[(&'static str, Caller); 3]> {
+    let bare = Caller::at(
+        &format!("postgres://app@{pg_host}/shop"),
+        &format!("nats://{nats_host}"),
+    );
+    let passfile = private_file(folder, "pgpass", &format!("*:*:*:app:{SECRET}\n"))?;
+    // What is not what it should be could be quoted by whoever complains about it.
+    let credentials = private_file(folder, "app.creds", &format!("-----BEGIN {SECRET}\n"))?;
+    let seed = private_file(folder, "seed", SECRET)?;
+    // Every byte of it percent-encoded.
+    let hex: String = SECRET.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    Ok([
+        (
+            "PGPASSWORD and a credentials file",
+            bare.clone()
+                .env("PGPASSWORD", SECRET)
+                .flag("--nats-credentials-file", &credentials),
+        ),
+        (
+            "a password file and a seed",
+            bare.clone()
+                .env("PGPASSFILE", &passfile)
+                .flag("--nats-nkey-file", &seed),
+        ),
+        (
+            "URLs with every byte encoded",
+            Caller::at(
+                &format!("postgres://app:{hex}@{pg_host}/shop"),
+                &format!("nats://app:{hex}@{nats_host}"),
+            ),
+        ),
+    ])
+}
+
 /// The secret at every place from which it can come, for servers at these ports.
 fn callers(folder: &Path, postgres: u16, nats: u16) -> Result<Vec<(&'static str, Caller)>> {
     let secret_file = folder.join("secret");
@@ -145,7 +188,7 @@ fn callers(folder: &Path, postgres: u16, nats: u16) -> Result<Vec<(&'static str,
         &format!("postgres://app@{pg_host}/shop"),
         &format!("nats://{nats_host}"),
     );
-    Ok(vec![
+    let mut all = vec![
         ("URLs as flags", Caller::at(&pg_url, &nats_url)),
         (
             "the usual variables",
@@ -162,7 +205,8 @@ fn callers(folder: &Path, postgres: u16, nats: u16) -> Result<Vec<(&'static str,
         ),
         (
             "files of passwords",
-            bare.flag("--postgres-password-file", &secret_file)
+            bare.clone()
+                .flag("--postgres-password-file", &secret_file)
                 .flag("--nats-token-file", &secret_file),
         ),
         (
@@ -182,7 +226,9 @@ fn callers(folder: &Path, postgres: u16, nats: u16) -> Result<Vec<(&'static str,
                 &format!("nats://{ENCODED}@{nats_host}"),
             ),
         ),
-    ])
+    ];
+    all.extend(more_callers(folder, &pg_host, &nats_host)?);
+    Ok(all)
 }
 
 #[tokio::test]
@@ -255,11 +301,10 @@ async fn secrets_stay_hidden_when_they_work() -> Result<()> {
     stage.postgres.sql("shop", &sql).await?;
     let folder = tempfile::tempdir()?;
     let all = callers(folder.path(), stage.postgres.port(), stage.nats.port())?;
-    // A token is no password of a user, so the callers with one are refused by this server.
-    for (what, caller) in all.iter().filter(|(what, _)| !what.contains("token")) {
-        if *what == "files of passwords" {
-            continue;
-        }
+    // A token or a seed is no password of a user, so the callers with one are refused here.
+    const OTHERS: [&str; 4] = ["token", "files of passwords", "credentials", "seed"];
+    let uses_users = |what: &str| !OTHERS.iter().any(|other| what.contains(other));
+    for (what, caller) in all.iter().filter(|(what, _)| uses_users(what)) {
         let loud = caller.clone().env("POSTRIDER_LOG", "trace");
         for words in [
             ["setup", "-vv"].as_slice(),
@@ -322,6 +367,40 @@ async fn secrets_stay_hidden_in_errors_about_the_configuration_itself() -> Resul
         let ended = file(&text)?.finish(&["setup", "-vv"]).await?;
         ensure!(ended.code == Some(2), "{text}: {ended:?}");
         check(&text, &ended)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_flag_takes_a_secret_and_the_process_does_not_show_one() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let flags = ["--postgres-password", "--nats-password", "--nats-token"];
+    for flag in flags {
+        let caller = Caller::default().flag(flag, SECRET);
+        let ended = caller.finish(&["run"]).await?;
+        ensure!(ended.code == Some(2), "{flag}: {ended:?}");
+        check(flag, &ended)?;
+    }
+    let help = Caller::default().finish(&["run", "--help"]).await?;
+    let is_flag = |text: &str| {
+        flags
+            .iter()
+            .any(|flag| text.split_whitespace().any(|it| it == *flag))
+    };
+    ensure!(!is_flag(&help.stdout), "{}", help.stdout);
+    // Other users of the machine see a process's arguments. Nothing listens on port 9.
+    for (what, caller) in callers(folder.path(), 9, 9)? {
+        if what.contains("URL") && !what.contains("file") || what.contains("token and") {
+            continue;
+        }
+        let mut run = caller.spawn(&["run"])?;
+        let arguments = std::fs::read(format!("/proc/{}/cmdline", run.pid()?));
+        wait_log(&mut run, &["next attempt in"]).await?;
+        run.terminate()?;
+        ended(&mut run).await?;
+        let arguments = arguments.unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments).to_lowercase();
+        ensure!(!arguments.contains("s3cr3t"), "{what}: {arguments}");
     }
     Ok(())
 }
