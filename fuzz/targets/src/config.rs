@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use postrider::cli;
-use postrider::config::{self, ConfigInput, MemoryEnvironment};
+use postrider::config::{self, ConfigInput, Fault, MemoryEnvironment};
 use postrider::redact::scrub;
 use postrider::secret::Secret;
 
@@ -23,15 +23,7 @@ pub(crate) fn run(data: &[u8]) {
         .any(|text| text.contains(HIDDEN));
     let hidden = |text: &str| assert!(may_show || !text.contains(HIDDEN), "{text}");
 
-    let mut args = vec![OsString::from("postrider")];
-    args.extend(words.lines().map(OsString::from));
-    let (flags, faults) = match cli::parse(args) {
-        Ok(invocation) => (invocation.config, invocation.faults),
-        Err(stop) => {
-            assert!(!stop.text.is_empty());
-            (ConfigInput::default(), Vec::new())
-        }
-    };
+    let (flags, faults) = read_words(&words);
 
     let mut environment = MemoryEnvironment::with_variables(
         variables.lines().filter_map(|line| line.split_once('=')),
@@ -64,6 +56,21 @@ pub(crate) fn run(data: &[u8]) {
             assert!(!faults.list().is_empty());
             hidden(&scrub(&faults.to_string()));
             hidden(&format!("{faults:?}"));
+        }
+    }
+}
+
+/// Reads the command line, if there is one: making its parser takes longer than all the rest.
+fn read_words(words: &str) -> (ConfigInput, Vec<Fault>) {
+    let args = ["postrider"].into_iter().chain(words.lines());
+    if words.is_empty() {
+        return (ConfigInput::default(), Vec::new());
+    }
+    match cli::parse(args.map(OsString::from)) {
+        Ok(invocation) => (invocation.config, invocation.faults),
+        Err(stop) => {
+            assert!(!stop.text.is_empty());
+            (ConfigInput::default(), Vec::new())
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) enum Law {
     ConfirmedInOrder,
     NothingConfirmedEarly,
     InFlightIsBounded,
+    NoRetryInAnEpoch,
     StatusNeverStops,
     OrderPerKey,
     NothingLost,
@@ -33,6 +34,7 @@ impl Law {
                  parked"
             }
             Self::InFlightIsBounded => "law 4: what is in flight is bounded",
+            Self::NoRetryInAnEpoch => "law 5: within an epoch nothing is sent twice",
             Self::StatusNeverStops => "law 4: status updates never stop",
             Self::OrderPerKey => "law 5: rows with one key enter the stream in commit order",
             Self::NothingLost => "guarantee: no row is lost",

@@ -451,8 +451,7 @@ impl World {
             }
             while let Some(row) = self.relay.poll_publish(now) {
                 busy = true;
-                self.publish(row);
-                self.check_in_flight()?;
+                self.publish(row)?;
             }
             while let Some(action) = self.relay.poll_action() {
                 busy = true;

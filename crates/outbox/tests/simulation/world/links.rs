@@ -1,12 +1,14 @@
 //! The connections: what travels on them, and what becomes of it when they break.
 
+use std::collections::HashSet;
+
 use outbox::{
     EpochEnd, EpochStart, LookBackRange, Outgoing, PubAck, Refusal, SessionStart, SourceFault,
     SourceFaultKind, StatusUpdate, Token,
 };
 
 use super::{Event, World};
-use crate::law::Violation;
+use crate::law::{Law, Violation};
 use crate::stream::Stored;
 use crate::tape::Occasion;
 
@@ -20,6 +22,8 @@ pub(super) struct Link {
     last_answer_at: u64,
     /// Publishes without an answer, and their bytes.
     pub(super) in_flight: Vec<(Token, usize)>,
+    /// All that was ever published on it.
+    sent: HashSet<Token>,
 }
 
 /// A publish on its way to the broker.
@@ -145,6 +149,7 @@ impl World {
             last_publish_at: self.now,
             last_answer_at: self.now,
             in_flight: Vec::new(),
+            sent: HashSet::new(),
         });
         self.tell_forgotten();
         let start = self.stream.epoch_start();
@@ -183,7 +188,7 @@ impl World {
         self.schedule_in(10, 5_000, event);
     }
 
-    pub(super) fn publish(&mut self, row: Outgoing) {
+    pub(super) fn publish(&mut self, row: Outgoing) -> Result<(), Violation> {
         let position = row
             .headers
             .get(outbox::header::POSITION)
@@ -191,7 +196,16 @@ impl World {
             .to_owned();
         self.note(|| format!("publish {position} after {:?}", row.expected_last_sequence));
         let delay = self.rng.between(50, 3_000);
-        let Some(link) = &mut self.link else { return };
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if !link.sent.insert(row.token) {
+            let detail = format!(
+                "the row at {position} is sent again in epoch {}",
+                link.epoch
+            );
+            return Err(Law::NoRetryInAnEpoch.broken(detail));
+        }
         let size = row.subject.len() + row.headers.as_block().len() + row.payload.len();
         link.in_flight.push((row.token, size));
         link.last_publish_at = link.last_publish_at.max(self.now + delay);
@@ -203,6 +217,7 @@ impl World {
         };
         self.summary.publishes += 1;
         self.schedule_at(at, Event::PublishArrives(Box::new(publish)));
+        self.check_in_flight()
     }
 
     /// The client closes its connection, or dies: what is on the way may arrive still, late even,
