@@ -8,7 +8,7 @@ pub(crate) enum Law {
     ConfirmedInOrder,
     NothingConfirmedEarly,
     InFlightIsBounded,
-    NoRetryInAnEpoch,
+    NoEarlyRetry,
     StatusNeverStops,
     OrderPerKey,
     NothingLost,
@@ -34,7 +34,9 @@ impl Law {
                  parked"
             }
             Self::InFlightIsBounded => "law 4: what is in flight is bounded",
-            Self::NoRetryInAnEpoch => "law 5: within an epoch nothing is sent twice",
+            Self::NoEarlyRetry => {
+                "law 5: a row is sent again when nothing behind it is without an answer"
+            }
             Self::StatusNeverStops => "law 4: status updates never stop",
             Self::OrderPerKey => "law 5: rows with one key enter the stream in commit order",
             Self::NothingLost => "guarantee: no row is lost",

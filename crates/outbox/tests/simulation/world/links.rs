@@ -1,10 +1,8 @@
 //! The connections: what travels on them, and what becomes of it when they break.
 
-use std::collections::HashSet;
-
 use outbox::{
     EpochEnd, EpochStart, LookBackRange, Outgoing, PubAck, Refusal, SessionStart, SourceFault,
-    SourceFaultKind, StatusUpdate, Token,
+    SourceFaultKind, StatusUpdate, Token, Writers,
 };
 
 use super::{Event, World};
@@ -22,8 +20,6 @@ pub(super) struct Link {
     last_answer_at: u64,
     /// Publishes without an answer, and their bytes.
     pub(super) in_flight: Vec<(Token, usize)>,
-    /// All that was ever published on it.
-    sent: HashSet<Token>,
 }
 
 /// A publish on its way to the broker.
@@ -149,7 +145,6 @@ impl World {
             last_publish_at: self.now,
             last_answer_at: self.now,
             in_flight: Vec::new(),
-            sent: HashSet::new(),
         });
         self.tell_forgotten();
         let start = self.stream.epoch_start();
@@ -199,12 +194,14 @@ impl World {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
-        if !link.sent.insert(row.token) {
-            let detail = format!(
-                "the row at {position} is sent again in epoch {}",
-                link.epoch
-            );
-            return Err(Law::NoRetryInAnEpoch.broken(detail));
+        // What was refused is sent again only when no answer is missing: a row behind it might be
+        // stored still, before it.
+        let exclusive = self.stream.writers == Writers::Exclusive;
+        let behind =
+            |(sent, _): &(Token, usize)| *sent == row.token || (exclusive && *sent > row.token);
+        if link.in_flight.iter().any(behind) {
+            let detail = format!("the row at {position} is sent before an answer has come");
+            return Err(Law::NoEarlyRetry.broken(detail));
         }
         let size = row.subject.len() + row.headers.as_block().len() + row.payload.len();
         link.in_flight.push((row.token, size));
