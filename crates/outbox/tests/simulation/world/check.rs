@@ -261,6 +261,12 @@ impl World {
             let Some((index, row)) = found.filter(|(_, row)| self.database.is_of(row, stored))
             else {
                 let id = stored.id.split('@').next().unwrap_or_default();
+                if found.is_some_and(|(_, row)| row.id == id) {
+                    // The standby that was promoted never heard of the timeline on which its own
+                    // row was stored: the row is there, and to the machine it is an orphan.
+                    copies.entry(position).or_default();
+                    continue;
+                }
                 if self.orphans.contains(&(position, id.to_owned())) {
                     continue;
                 }
