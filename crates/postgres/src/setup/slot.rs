@@ -93,12 +93,7 @@ async fn missing(control: &Control, name: &str) -> Result<Finding, PgError> {
         ),
         _ => "not there".to_owned(),
     };
-    Ok(
-        Finding::new(Object::Slot, name, Outcome::Missing, text).cured_by(
-            "run `postrider setup`; rows that committed after the old slot's last confirmation and \
-         before the new slot are in the table alone",
-        ),
-    )
+    Ok(Finding::new(Object::Slot, name, Outcome::Missing, text).of_fault(Fault::SlotMissing))
 }
 
 fn verify(slot: &SlotLag, database: &str, two_phase: bool) -> Finding {
@@ -156,8 +151,7 @@ fn lost(slot: &SlotLag) -> Finding {
         format!("; rows committed after {lsn} were not confirmed")
     });
     let text = format!("its WAL is gone ({reason}: {words}){gap}");
-    Finding::new(Object::Slot, &slot.slot, Outcome::Wrong, text)
-        .cured_by("run `postrider setup --recreate-slot`, which accepts a gap and names it")
+    Finding::new(Object::Slot, &slot.slot, Outcome::Wrong, text).of_fault(Fault::SlotLost)
 }
 
 /// Makes the slot if it is missing; checks it otherwise.
