@@ -56,6 +56,7 @@ impl Relay {
             session: self.session.start()?,
             log_end: self.log_end(),
             void_up_to: self.void_up_to,
+            enough: self.settings.look_back_rows,
         })
     }
 

@@ -123,6 +123,8 @@ pub(crate) struct History<'a> {
     pub(crate) log_end: pgoutput::Lsn,
     /// Messages up to this sequence were proved to be of another history.
     pub(crate) void_up_to: u64,
+    /// Messages of ours that are read back.
+    pub(crate) enough: usize,
 }
 
 impl History<'_> {
@@ -199,11 +201,7 @@ impl Survey {
     }
 
     fn look_at_chain(&mut self, history: History<'_>, held: &[&StoredRow], found: &LookBack) {
-        // Strangers behind the last of ours hide nothing: what follows is yet to be sent.
-        let hiding = self
-            .strangers
-            .map(|strangers| strangers.first_sequence)
-            .filter(|first| held.last().is_some_and(|last| last.sequence > *first));
+        let hiding = first_hiding(history, held, &found.messages);
         let mut least_behind = None;
         let mut covered = None;
         for &row in held.iter().rev() {
@@ -246,6 +244,25 @@ fn is_gapless(messages: &[SeenMessage]) -> bool {
     pairs
         .into_iter()
         .all(|(one, next)| next.sequence == one.sequence + 1)
+}
+
+/// The first stranger that may stand in the place of a row of ours, be it the very first one. Behind
+/// it are some of ours, as what follows the last is yet to be sent, but not so many that all before
+/// them was settled.
+fn first_hiding(
+    history: History<'_>,
+    held: &[&StoredRow],
+    messages: &[SeenMessage],
+) -> Option<u64> {
+    let is_ours = |row: &StoredRow| row.source.same_log(history.source());
+    let stranger = |message: &&SeenMessage| !message.row.as_ref().is_some_and(is_ours);
+    let strangers = messages.iter().filter(stranger);
+    let mut sequences = strangers.map(|message| message.sequence);
+    sequences.find(|sequence| {
+        let behind = held.partition_point(|row| row.sequence < *sequence);
+        let behind = held.len() - behind;
+        behind > 0 && behind < history.enough
+    })
 }
 
 /// The strangers that stand behind one of ours.

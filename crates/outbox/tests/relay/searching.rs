@@ -109,6 +109,24 @@ fn a_strangers_message_in_an_exclusive_stream_ends_the_prefix() {
     assert_eq!(bench.settled(), 310);
 }
 
+#[test]
+fn a_strangers_message_before_the_first_of_ours_may_hide_a_row_too() {
+    let mut bench = Bench::start(settings(), None, Some(stream(Tail::Empty)));
+    bench.messages = vec![outbox::SeenMessage {
+        sequence: 1,
+        row: None,
+    }];
+    let mut start = stream(Tail::Row(stored(2, position(200, 0), "b")));
+    start.last_sequence = 2;
+    bench.stream = Some(start);
+    let now = bench.now();
+    bench.relay.handle_session_started(now, session_start());
+    bench.pump();
+    bench.transaction(100, &[("a", "1")]);
+    bench.transaction(200, &[("b", "1")]);
+    assert_eq!(bench.take_sent_ids(), ["a"]);
+}
+
 /// A shared stream whose third message says that all up to 200 was stored.
 fn shared() -> Bench {
     let mut bench = Bench::start(settings(), None, Some(epoch_start(Writers::Shared)));
