@@ -48,7 +48,6 @@ pub(crate) struct Database {
     durable: Lsn,
     rows: u64,
     timeline: u32,
-    newest_timeline: u32,
     pub(crate) forks: Vec<Fork>,
 }
 
@@ -77,7 +76,6 @@ impl Database {
             durable: Lsn::new(1_000),
             rows: 0,
             timeline: 1,
-            newest_timeline: 1,
             forks: Vec::new(),
         }
     }
@@ -113,16 +111,11 @@ impl Database {
         forgets_letters: bool,
     ) -> Vec<(Position, String)> {
         let gone = self.restore(rng);
-        // It may have been so far behind that it never saw the last promotions.
-        let end = Lsn::new(self.wal_end);
-        let ahead = self.forks.iter().position(|fork| fork.switch_lsn > end);
-        let ahead = self.forks.split_off(ahead.unwrap_or(self.forks.len()));
         self.forks.push(Fork {
-            timeline: ahead.first().map_or(self.timeline, |fork| fork.timeline),
-            switch_lsn: end,
+            timeline: self.timeline,
+            switch_lsn: Lsn::new(self.wal_end),
         });
-        self.newest_timeline += 1;
-        self.timeline = self.newest_timeline;
+        self.timeline += 1;
         // The standby's copy of the slot was behind too.
         let from = self.durable.min(self.confirmed);
         self.confirmed = from;
@@ -231,7 +224,11 @@ impl Database {
     /// written from now on stands at places that the stream has seen. Returns the rows that are
     /// gone.
     pub(crate) fn restore(&mut self, rng: &mut Rng) -> Vec<(Position, String)> {
-        let from = rng.below(self.transactions.len() as u64 + 1) as usize;
+        // It has seen the last promotion, if there was one: what was stored since the one before
+        // would be of a timeline that nobody can place any more.
+        let last = self.forks.last().map_or(Lsn::ZERO, |fork| fork.switch_lsn);
+        let least = self.transactions.partition_point(|tx| tx.end_lsn <= last);
+        let from = rng.below((self.transactions.len() - least) as u64 + 1) as usize + least;
         let gone: Vec<_> = self
             .transactions
             .split_off(from)
