@@ -246,9 +246,9 @@ fn is_gapless(messages: &[SeenMessage]) -> bool {
         .all(|(one, next)| next.sequence == one.sequence + 1)
 }
 
-/// The first stranger that may stand in the place of a row of ours, be it the very first one. Behind
-/// it are some of ours, as what follows the last is yet to be sent, but not so many that all before
-/// them was settled.
+/// The first stranger that may stand in the place of a row of ours, be it the very first one.
+/// Behind it are some of ours, as what follows the last is yet to be sent, but not so many that all
+/// before them was settled.
 fn first_hiding(
     history: History<'_>,
     held: &[&StoredRow],
