@@ -506,7 +506,7 @@ impl Bench {
                 assert!(!notice.to_string().is_empty());
             }
             let snapshot = self.relay.snapshot();
-            assert!(snapshot.confirmed <= snapshot.settled);
+            assert!(self.relay.confirmed() <= snapshot.settled);
             assert!(snapshot.settled <= snapshot.received);
             match self.relay.poll_timeout() {
                 Some(due) if due <= self.now => self.relay.handle_time(self.now),
