@@ -111,7 +111,7 @@ async fn what_a_stall_holds_back_arrives_after_it() {
 async fn refused_is_refused_and_open_connections_go_on() {
     let proxy = before_an_echo().await;
     let mut open_one = open(&proxy).await;
-    // Until it is answered, a connection may still wait to be accepted, and is refused with the rest.
+    // Until it is answered, a connection may wait to be accepted, and is refused with the rest.
     assert!(said_back(&mut open_one, b"hello", LIMIT).await.is_some());
     proxy.set(Fault::Refuse);
     wait_until(LIMIT, "a refusal", async || {
