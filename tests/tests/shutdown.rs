@@ -221,11 +221,6 @@ async fn until_caught_up_ends_with_everything_stored_and_confirmed() -> Result<(
 
 #[tokio::test]
 async fn a_signal_ends_every_command_that_waits_for_a_mute_server() -> Result<()> {
-    // It takes connections and never says a word.
-    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    let port = mute.local_addr()?.port();
-    let postgres = format!("postgres://a@127.0.0.1:{port}/a");
-    let caller = calls::Caller::at(&postgres, &format!("nats://127.0.0.1:{port}"));
     for (words, code) in [
         (&["run"][..], 0),
         (&["run", "--until-caught-up"], 1),
@@ -235,6 +230,12 @@ async fn a_signal_ends_every_command_that_waits_for_a_mute_server() -> Result<()
         (&["status", "--watch", "1s"], 3),
     ] {
         for interrupt in [false, true] {
+            // It takes connections and never says a word; one of its own for each, as a program may
+            // leave a second connection behind that nobody has accepted.
+            let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+            let port = mute.local_addr()?.port();
+            let postgres = format!("postgres://a@127.0.0.1:{port}/a");
+            let caller = calls::Caller::at(&postgres, &format!("nats://127.0.0.1:{port}"));
             let mut waits = caller.spawn(words)?;
             let _peer = tokio::time::timeout(PATIENCE, mute.accept()).await??;
             match interrupt {
