@@ -78,18 +78,20 @@ impl Control {
     }
 
     /// Says that the slot's streamer has nothing in flight and sends nothing, until
-    /// [`end_gap`](Self::end_gap) or the end of the connection.
+    /// [`end_gap`](Self::end_gap) or the end of the connection. False if it could not be said just
+    /// now, as when a command asks at the same moment: to be tried again.
     ///
     /// # Errors
     /// A broken connection, or the server's error.
-    pub async fn begin_gap(&self, slot: &str) -> Result<(), PgError> {
-        self.client()
-            .execute(
+    pub async fn begin_gap(&self, slot: &str) -> Result<bool, PgError> {
+        let row = self
+            .client()
+            .query_one(
                 "SELECT pg_try_advisory_lock($1, $2)",
                 &[&GAP_CLASS, &lock_key(slot)],
             )
             .await?;
-        Ok(())
+        Ok(row.try_get(0)?)
     }
 
     /// Ends a gap.

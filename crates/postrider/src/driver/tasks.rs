@@ -433,8 +433,7 @@ async fn give_way(
 ) -> Result<(), PgError> {
     let slot = &settings.postgres.slot;
     let giving = async |control: &Control| {
-        if *gap != Some(control.backend_pid()) {
-            control.begin_gap(slot).await?;
+        if *gap != Some(control.backend_pid()) && control.begin_gap(slot).await? {
             *gap = Some(control.backend_pid());
         }
         Ok(())
