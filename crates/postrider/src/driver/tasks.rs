@@ -390,7 +390,7 @@ async fn await_turn(settings: &Settings, control: &SharedControl, gave_up: &Atom
         return;
     }
     let begin = Instant::now();
-    // The connection that holds the gap, by its backend.
+    // The connection that was asked for the gap, by its backend, and whether it has it for sure.
     let mut gap = None;
     let gave_up_now = loop {
         if !turn_is_taken(settings, control).await {
@@ -414,9 +414,8 @@ async fn await_turn(settings: &Settings, control: &SharedControl, gave_up: &Atom
     if gap.is_none() {
         return;
     }
-    let slot = &settings.postgres.slot;
     let ending = async |control: &Control| match gap {
-        Some(pid) if pid == control.backend_pid() => control.end_gap(slot).await,
+        Some((pid, _)) if pid == control.backend_pid() => control.end_gap().await,
         _ => Ok(()),
     };
     let ending = control.with(settings, "ending a gap", ending);
@@ -429,12 +428,15 @@ async fn await_turn(settings: &Settings, control: &SharedControl, gave_up: &Atom
 async fn give_way(
     settings: &Settings,
     control: &SharedControl,
-    gap: &mut Option<i32>,
+    gap: &mut Option<(i32, bool)>,
 ) -> Result<(), PgError> {
     let slot = &settings.postgres.slot;
     let giving = async |control: &Control| {
-        if *gap != Some(control.backend_pid()) && control.begin_gap(slot).await? {
-            *gap = Some(control.backend_pid());
+        let pid = control.backend_pid();
+        if *gap != Some((pid, true)) {
+            // Asked for, it may be held, even if no answer comes in time.
+            *gap = Some((pid, false));
+            *gap = Some((pid, control.begin_gap(slot).await?));
         }
         Ok(())
     };
